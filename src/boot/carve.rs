@@ -1,0 +1,284 @@
+//! The crate's own memory, and every access through the direct map (UNSAFE 1).
+//!
+//! Owns: [`Storage`], bytes that belong to one instance for ever; [`Bump`], which carves typed slots from them;
+//! [`Memory`], a boot map with the promise that its free memory is nobody else's.
+//! Invariants: a byte is carved at most once; every carved slot is initialised before it is reachable.
+//! Lock ranks: none. Used by: every layer's constructor.
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::{MaybeUninit, align_of, size_of};
+use core::ptr::NonNull;
+
+use super::map::BootMap;
+use crate::addr::PhysAddr;
+use crate::platform::Platform;
+use crate::sync::{CachePadded, PerCpu};
+
+/// Bytes owned by one instance until the program ends.
+#[derive(Debug)]
+pub struct Storage {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Where the bytes lie in physical memory, if that is known.
+    physical: Option<PhysAddr>,
+}
+
+// SAFETY: the bytes are reached through this value alone, which is moved, never shared.
+unsafe impl Send for Storage {}
+
+/// Why a range cannot be storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// The range ends past the last address.
+    Overflow {
+        /// First byte of the range.
+        start: PhysAddr,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The direct map has no pointer for the range, or wraps within it: choose memory that is mapped.
+    Unmapped {
+        /// First byte of the range.
+        start: PhysAddr,
+    },
+}
+
+/// The metadata needs more bytes than the storage has. Give more, or configure fewer CPUs, groups or shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StorageFull {
+    /// Bytes needed so far, alignment included.
+    pub needed: usize,
+    /// Bytes there are.
+    pub available: usize,
+}
+
+impl Storage {
+    /// Storage in memory that Rust already owns.
+    #[must_use]
+    pub fn from_static(bytes: &'static mut [MaybeUninit<u8>]) -> Self {
+        let len = bytes.len();
+        Self {
+            start: NonNull::from(bytes).cast(),
+            bytes: len,
+            physical: None,
+        }
+    }
+
+    /// Storage in physical memory.
+    ///
+    /// # Safety
+    /// Nothing else uses these bytes, now or later, and the direct map covers them.
+    ///
+    /// # Errors
+    /// [`StorageError`] if the range overflows or the direct map answers null.
+    pub unsafe fn from_direct_map<P: Platform>(
+        start: PhysAddr,
+        bytes: u64,
+    ) -> Result<Self, StorageError> {
+        let overflow = StorageError::Overflow { start, bytes };
+        let len = usize::try_from(bytes).map_err(|_| overflow)?;
+        start.0.checked_add(bytes).ok_or(overflow)?;
+        let pointer = NonNull::new(P::direct_map(start)).ok_or(StorageError::Unmapped { start })?;
+        if pointer.addr().checked_add(len).is_none() {
+            return Err(StorageError::Unmapped { start });
+        }
+        Ok(Self {
+            start: pointer,
+            bytes: len,
+            physical: Some(start),
+        })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Carves arrays from storage, front to back; or, without storage, measures how much they need.
+///
+/// A constructor that only carves runs once to measure and once to build, so that the two cannot differ:
+/// while measuring, every array is empty.
+#[derive(Debug)]
+pub struct Bump<'s> {
+    /// `None` while measuring.
+    storage: Option<&'s mut Storage>,
+    used: usize,
+}
+
+impl<'s> Bump<'s> {
+    /// Measures only.
+    #[must_use]
+    pub fn measuring() -> Self {
+        Self {
+            storage: None,
+            used: 0,
+        }
+    }
+
+    /// Carves from the start of `storage`, which is used up by it.
+    #[must_use]
+    pub fn new(storage: &'s mut Storage) -> Self {
+        Self {
+            storage: Some(storage),
+            used: 0,
+        }
+    }
+
+    /// Bytes taken so far. While measuring, enough for storage of any alignment.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        // The storage may start unaligned; no slot is aligned to more than a page.
+        if self.storage.is_none() {
+            self.used.saturating_add(MAX_ALIGN)
+        } else {
+            self.used
+        }
+    }
+
+    /// Whether this bump only measures.
+    #[must_use]
+    pub fn is_measuring(&self) -> bool {
+        self.storage.is_none()
+    }
+
+    /// `count` slots, the i-th initialised to `value(i)`. Empty while measuring.
+    ///
+    /// # Errors
+    /// [`StorageFull`], with nothing taken.
+    pub fn slots<T: 'static>(
+        &mut self,
+        count: usize,
+        mut value: impl FnMut(usize) -> T,
+    ) -> Result<&'static [T], StorageFull> {
+        const { assert!(align_of::<T>() <= MAX_ALIGN) };
+        let available = self
+            .storage
+            .as_ref()
+            .map_or(usize::MAX, |storage| storage.bytes);
+        let base = self
+            .storage
+            .as_ref()
+            .map_or(0, |storage| storage.start.addr().get());
+        let layout = || {
+            let start = base
+                .checked_add(self.used)?
+                .checked_next_multiple_of(align_of::<T>())?
+                - base;
+            let end = start.checked_add(count.checked_mul(size_of::<T>())?)?;
+            Some((start, end))
+        };
+        let (start, end) = layout().ok_or(StorageFull {
+            needed: usize::MAX,
+            available,
+        })?;
+        if end > available {
+            return Err(StorageFull {
+                needed: end,
+                available,
+            });
+        }
+        self.used = end;
+        let Some(storage) = self.storage.as_mut() else {
+            return Ok(&[]);
+        };
+        // SAFETY: `start <= end <= storage.bytes`, so the pointer stays within the storage.
+        let first = unsafe { storage.start.add(start) }.cast::<T>();
+        for i in 0..count {
+            // SAFETY: `i < count`, so the slot lies within `start..end`, checked above.
+            let slot = unsafe { first.add(i) };
+            // SAFETY: the slot is inside the storage, aligned, and was never given out.
+            unsafe { slot.write(value(i)) };
+        }
+        // SAFETY: all `count` slots were initialised above; they lie in storage that is valid for ever, are carved
+        // once, and are only read from now on.
+        Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), count) })
+    }
+
+    /// One slot per CPU, each in cache lines of its own.
+    ///
+    /// # Errors
+    /// [`StorageFull`], with nothing taken.
+    pub fn per_cpu<T: 'static>(
+        &mut self,
+        cpus: u32,
+        mut value: impl FnMut() -> T,
+    ) -> Result<PerCpu<T>, StorageFull> {
+        Ok(PerCpu::new(
+            self.slots(cpus as usize, |_| CachePadded(value()))?,
+        ))
+    }
+}
+
+/// The largest alignment of a slot.
+const MAX_ALIGN: usize = 4096;
+
+/// A boot map whose free memory is promised to one instance.
+#[derive(Debug)]
+pub struct Memory<'b, P: Platform, const N: usize = 128> {
+    map: &'b mut BootMap<N>,
+    storage: Option<Storage>,
+    platform: PhantomData<P>,
+}
+
+impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
+    /// Promises the map's usable, unreserved memory to an instance. Its metadata is carved from the top of it.
+    ///
+    /// # Safety
+    /// Nothing else uses that memory, now or later, except through what the instance gives out.
+    #[must_use]
+    pub unsafe fn claim(map: &'b mut BootMap<N>) -> Self {
+        Self {
+            map,
+            storage: None,
+            platform: PhantomData,
+        }
+    }
+
+    /// Puts the metadata in `storage` instead of the map's own memory.
+    #[must_use]
+    pub fn with_storage(self, storage: Storage) -> Self {
+        Self {
+            storage: Some(storage),
+            ..self
+        }
+    }
+
+    /// The map.
+    #[must_use]
+    pub fn map(&self) -> &BootMap<N> {
+        self.map
+    }
+}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overflow { start, bytes } => write!(
+                f,
+                "storage of {bytes} bytes at {start} ends past the last address"
+            ),
+            Self::Unmapped { start } => write!(
+                f,
+                "the direct map does not cover storage at {start}: choose mapped memory"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for StorageFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "metadata needs {} bytes, the storage has {}: give more storage or configure less",
+            self.needed, self.available
+        )
+    }
+}
+
+impl core::error::Error for StorageError {}
+impl core::error::Error for StorageFull {}

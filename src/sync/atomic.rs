@@ -1,0 +1,14 @@
+//! Atomics: core's, or loom's in the models.
+//!
+//! Owns: the switch. Invariants: every atomic of the crate comes from here. Lock ranks: none. Used by: all.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
+};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
+};
+
+pub(crate) use core::sync::atomic::Ordering;

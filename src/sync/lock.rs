@@ -1,0 +1,195 @@
+//! The one lock of the crate (UNSAFE 3).
+//!
+//! Owns: [`Lock`], a value that only the holder of the raw lock reaches; [`Held`], the guard.
+//! Invariants: `value` is touched only between `raw.lock()` (or a successful `try_lock`) and `raw.unlock()`.
+//! Lock ranks: each type of data has one, [`Ranked::RANK`]; debug builds check the order through the token.
+//! Used by: every layer that keeps shared data that is not a lone atomic.
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+use crate::platform::{IrqOff, Nesting, Platform, RawLock};
+use crate::rank::Rank;
+
+#[cfg(not(loom))]
+use core::cell::UnsafeCell;
+#[cfg(loom)]
+use loom::cell::UnsafeCell;
+
+// SAFETY: `lock_api::RawMutex` is an unsafe trait with the same contract.
+#[cfg(not(loom))]
+unsafe impl<M: lock_api::RawMutex + Send + Sync + 'static> RawLock for M {
+    #[inline]
+    fn new() -> Self {
+        M::INIT
+    }
+    #[inline]
+    fn lock(&self) {
+        lock_api::RawMutex::lock(self);
+    }
+    #[inline]
+    fn try_lock(&self) -> bool {
+        lock_api::RawMutex::try_lock(self)
+    }
+    #[inline]
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller holds the lock.
+        unsafe { lock_api::RawMutex::unlock(self) }
+    }
+}
+
+/// Data that stands under a lock, with that lock's place in the order.
+pub trait Ranked {
+    /// Rank of the lock around this data.
+    const RANK: Rank;
+}
+
+/// A value behind the platform's lock.
+pub struct Lock<T: Ranked, P: Platform> {
+    raw: P::RawLock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is only reached by one thread at a time, through the raw lock.
+unsafe impl<T: Ranked + Send, P: Platform> Sync for Lock<T, P> {}
+// SAFETY: moving the lock moves the value; the raw lock is Send.
+unsafe impl<T: Ranked + Send, P: Platform> Send for Lock<T, P> {}
+
+/// A held lock: access to the value, released on drop.
+#[must_use]
+pub struct Held<'a, T: Ranked, P: Platform> {
+    lock: &'a Lock<T, P>,
+    off: &'a IrqOff<P>,
+    /// Loom's proof of exclusive access; dropped before the unlock.
+    #[cfg(loom)]
+    value: Option<loom::cell::MutPtr<T>>,
+}
+
+impl<T: Ranked, P: Platform> Lock<T, P> {
+    /// An unlocked lock around `value`.
+    pub fn new(value: T) -> Self {
+        Self {
+            raw: P::RawLock::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Panics
+    /// In debug builds, if a lock of the same or a higher rank is held under `off`.
+    #[inline]
+    pub fn lock<'a>(&'a self, off: &'a IrqOff<P>) -> Held<'a, T, P> {
+        off.acquire(T::RANK, Nesting::Above);
+        self.raw.lock();
+        self.held(off)
+    }
+
+    /// Takes the lock if it is free now.
+    #[inline]
+    pub fn try_lock<'a>(&'a self, off: &'a IrqOff<P>) -> Option<Held<'a, T, P>> {
+        if !self.raw.try_lock() {
+            return None;
+        }
+        off.acquire(T::RANK, Nesting::Above);
+        Some(self.held(off))
+    }
+
+    /// Takes two locks of one rank: first the child's, then its parent's. The one way to hold two.
+    ///
+    /// # Panics
+    /// If both are the same lock, which would never return. In debug builds, as [`lock`](Self::lock).
+    #[inline]
+    pub fn lock_pair<'a>(
+        child: &'a Self,
+        parent: &'a Self,
+        off: &'a IrqOff<P>,
+    ) -> (Held<'a, T, P>, Held<'a, T, P>) {
+        assert!(
+            !core::ptr::eq(child, parent),
+            "a group is not its own parent"
+        );
+        let child = child.lock(off);
+        off.acquire(T::RANK, Nesting::Pair);
+        parent.raw.lock();
+        (child, parent.held(off))
+    }
+
+    #[inline]
+    fn held<'a>(&'a self, off: &'a IrqOff<P>) -> Held<'a, T, P> {
+        P::lock_acquired(T::RANK);
+        Held {
+            lock: self,
+            off,
+            #[cfg(loom)]
+            value: Some(self.value.get_mut()),
+        }
+    }
+}
+
+impl<T: Ranked, P: Platform> Held<'_, T, P> {
+    /// The token under which the lock is held.
+    #[inline]
+    #[must_use]
+    pub fn off(&self) -> &IrqOff<P> {
+        self.off
+    }
+}
+
+impl<T: Ranked, P: Platform> Deref for Held<'_, T, P> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        #[cfg(not(loom))]
+        // SAFETY: this guard holds the raw lock, so nobody else has access while the borrow lasts.
+        unsafe {
+            &*self.lock.value.get()
+        }
+        #[cfg(loom)]
+        // SAFETY: as above; loom checks it.
+        unsafe {
+            self.value.as_ref().expect("present until drop").deref()
+        }
+    }
+}
+
+impl<T: Ranked, P: Platform> DerefMut for Held<'_, T, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        #[cfg(not(loom))]
+        // SAFETY: this guard holds the raw lock and is borrowed mutably, so this is the only access.
+        unsafe {
+            &mut *self.lock.value.get()
+        }
+        #[cfg(loom)]
+        // SAFETY: as above; loom checks it.
+        unsafe {
+            self.value.as_ref().expect("present until drop").deref()
+        }
+    }
+}
+
+impl<T: Ranked, P: Platform> Drop for Held<'_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(loom)]
+        drop(self.value.take());
+        P::lock_released(T::RANK);
+        self.off.release(T::RANK);
+        // SAFETY: this guard was made by whoever took the lock, and is dropped once.
+        unsafe { self.lock.raw.unlock() }
+    }
+}
+
+impl<T: Ranked, P: Platform> fmt::Debug for Lock<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lock({:?})", T::RANK)
+    }
+}
+
+impl<T: Ranked + fmt::Debug, P: Platform> fmt::Debug for Held<'_, T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}

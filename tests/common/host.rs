@@ -1,0 +1,77 @@
+//! `Host`: a platform on which threads of a test process play CPUs.
+//!
+//! Frames are numbers only: the direct map answers null. A thread is CPU 0 until it calls [`run_as`].
+#![allow(dead_code, reason = "each test binary uses the part it needs")]
+
+extern crate std;
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread_local;
+use std::vec::Vec;
+
+use framekeeper::{CpuId, PhysAddr, Platform, RawLock};
+
+/// The platform of the host tests.
+#[derive(Debug)]
+pub enum Host {}
+
+/// A spin lock that gives its time slice away, since test threads outnumber cores.
+#[derive(Debug)]
+pub struct YieldLock(AtomicBool);
+
+thread_local! {
+    static CPU: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Makes the calling thread act as `cpu` from now on.
+pub fn run_as(cpu: u32) {
+    CPU.with(|c| c.set(cpu));
+}
+
+/// Memory for one instance's metadata. Never freed: an instance keeps it until the program ends.
+pub fn storage(bytes: usize) -> framekeeper::boot::Storage {
+    let mut memory = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
+    memory.resize_with(bytes, MaybeUninit::uninit);
+    framekeeper::boot::Storage::from_static(memory.leak())
+}
+
+// SAFETY: no memory is ever given to an instance of this platform, so the direct map has nothing to cover.
+#[allow(unsafe_code)]
+unsafe impl Platform for Host {
+    type RawLock = YieldLock;
+
+    fn cpu() -> CpuId {
+        CpuId(CPU.with(Cell::get))
+    }
+    fn irq_save() -> usize {
+        0
+    }
+    fn irq_restore(_state: usize) {}
+    fn direct_map(_addr: PhysAddr) -> *mut u8 {
+        core::ptr::null_mut()
+    }
+    fn relax() {
+        std::thread::yield_now();
+    }
+}
+
+// SAFETY: the swap from false to true succeeds for one thread at a time; Acquire and Release order the holders.
+#[allow(unsafe_code)]
+unsafe impl RawLock for YieldLock {
+    fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+    fn lock(&self) {
+        while !self.try_lock() {
+            std::thread::yield_now();
+        }
+    }
+    fn try_lock(&self) -> bool {
+        !self.0.swap(true, Ordering::Acquire)
+    }
+    unsafe fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
