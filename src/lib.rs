@@ -16,6 +16,9 @@ pub mod sync;
 /// Memory before there is an allocator.
 pub mod boot;
 
+/// Spans of frames, handed out in blocks of orders 0 to 18.
+pub mod zone;
+
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
