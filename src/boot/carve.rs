@@ -11,7 +11,8 @@ use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr::NonNull;
 
-use super::map::{BootMap, MapError};
+use super::error::MapError;
+use super::map::BootMap;
 use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
 use crate::sync::{CachePadded, PerCpu};
@@ -113,7 +114,7 @@ pub(crate) struct Bump<'s> {
 impl<'s> Bump<'s> {
     /// Measures only.
     #[must_use]
-    pub fn measuring() -> Self {
+    pub(crate) fn measuring() -> Self {
         Self {
             storage: None,
             used: 0,
@@ -122,7 +123,7 @@ impl<'s> Bump<'s> {
 
     /// Carves from the start of `storage`, which is used up by it.
     #[must_use]
-    pub fn new(storage: &'s mut Storage) -> Self {
+    pub(crate) fn new(storage: &'s mut Storage) -> Self {
         Self {
             storage: Some(storage),
             used: 0,
@@ -131,7 +132,7 @@ impl<'s> Bump<'s> {
 
     /// Bytes taken so far. While measuring, enough for storage of any alignment.
     #[must_use]
-    pub fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         // The storage may start unaligned; no slot is aligned to more than a page.
         if self.storage.is_none() {
             self.used.saturating_add(MAX_ALIGN)
@@ -142,7 +143,7 @@ impl<'s> Bump<'s> {
 
     /// Whether this bump only measures.
     #[must_use]
-    pub fn is_measuring(&self) -> bool {
+    pub(crate) fn is_measuring(&self) -> bool {
         self.storage.is_none()
     }
 
@@ -150,7 +151,7 @@ impl<'s> Bump<'s> {
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    pub fn slots<T: 'static>(
+    pub(crate) fn slots<T: 'static>(
         &mut self,
         count: usize,
         value: impl FnMut(usize) -> T,
@@ -162,7 +163,7 @@ impl<'s> Bump<'s> {
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    pub fn slots_mut<T: 'static>(
+    pub(crate) fn slots_mut<T: 'static>(
         &mut self,
         count: usize,
         mut value: impl FnMut(usize) -> T,
@@ -186,7 +187,7 @@ impl<'s> Bump<'s> {
     ///
     /// # Errors
     /// The first error of `value`, or [`StorageFull`]; the storage may be used again from its start then.
-    pub fn slots_with<T: 'static, E: From<StorageFull>>(
+    pub(crate) fn slots_with<T: 'static, E: From<StorageFull>>(
         &mut self,
         count: usize,
         mut value: impl FnMut(&mut Self, usize) -> Result<T, E>,
@@ -246,7 +247,8 @@ impl<'s> Bump<'s> {
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    pub fn per_cpu<T: 'static>(
+    #[allow(dead_code, reason = "for the layers above the allocator")]
+    pub(crate) fn per_cpu<T: 'static>(
         &mut self,
         cpus: u32,
         mut value: impl FnMut() -> T,
