@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 
 use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, StorageFull};
-use crate::platform::Platform;
+use crate::platform::{IrqOff, Platform};
 use crate::zone::{Zone, ZoneSpec};
 
 pub use plan::ZoneLimits;
@@ -128,8 +128,7 @@ impl<P: Platform> Nodes<P> {
                 let all = kinds.iter().enumerate().rev();
                 all.filter(move |(_, zone)| zone.0 == node)
             });
-            list.nth(i % zones)
-                .map_or(NO_ZONE, |(zone, _)| zone as u8)
+            list.nth(i % zones).map_or(NO_ZONE, |(zone, _)| zone as u8)
         })?;
 
         let home = |node: NodeId| {
@@ -183,15 +182,24 @@ impl<P: Platform> Nodes<P> {
         })
     }
 
-    /// Hands over the frames that the map leaves free.
-    pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>, limits: &ZoneLimits) {
-        for run in map.free_frames(P::PAGE_SHIFT) {
-            for piece in limits.cut(run, P::PAGE_SHIFT) {
-                if let Some(zone) = self.zone_of(piece.frames.start()) {
-                    self.zones[usize::from(zone)].zone.online(piece.frames);
-                }
-            }
-        }
+    /// Hands over the frames that the map leaves free. Returns how many could not be: a zone keeps a bounded number of
+    /// records for pageblocks with holes.
+    pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>, limits: &ZoneLimits) -> u64 {
+        let off = IrqOff::new();
+        let pieces = map
+            .free_frames(P::PAGE_SHIFT)
+            .flat_map(|run| limits.cut(run, P::PAGE_SHIFT));
+        let refused = pieces.filter(|piece| {
+            self.zone_of(piece.frames.start())
+                .is_none_or(|zone| self.zone(zone).online(piece.frames, &off).is_err())
+        });
+        refused.map(|piece| piece.frames.frames()).sum()
+    }
+
+    /// Frames of the zone with this index that exist, reserved ones included.
+    pub(crate) fn present(&self, index: u8) -> u64 {
+        let of_zone = self.runs.iter().filter(|run| run.zone == index);
+        of_zone.map(|run| run.frames.frames()).sum()
     }
 
     /// Every zone, by its index.

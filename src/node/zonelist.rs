@@ -68,8 +68,7 @@ impl<D: Fn(NodeId, NodeId) -> u8> NodeOrders<D> {
 
     fn nearest(&self, local: NodeId, used: &[NodeId]) -> Option<NodeId> {
         let key = |node: &NodeId| {
-            let penalty =
-                u32::from(node.0 < local.0) + u32::from(self.cpus.contains(*node));
+            let penalty = u32::from(node.0 < local.0) + u32::from(self.cpus.contains(*node));
             (u32::from((self.distance)(local, *node)) + penalty) * MAX_NODES as u32
                 + self.load[usize::from(node.0)]
         };
