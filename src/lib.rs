@@ -19,9 +19,20 @@ pub mod boot;
 /// Spans of frames, handed out in blocks of orders 0 to 18.
 pub mod zone;
 
+/// Each CPU's cache of free frames.
+mod pageset;
+
+/// Nodes, and which zone is asked first.
+pub mod node;
+
+/// The page allocator.
+pub mod alloc;
+
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
+pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
+pub use zone::Mobility;
 
 #[cfg(test)]
 extern crate self as framekeeper;

@@ -5,7 +5,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::PageAllocator;
+use super::{PageAllocator, Pages};
 use crate::addr::{CpuId, Order, Pfn};
 use crate::pageset::{CHUNK_FRAMES, ListId};
 use crate::platform::{IrqOff, Platform};
@@ -15,6 +15,15 @@ use crate::zone::{Block, Mobility};
 const DRAIN_FRAMES: u32 = 32 * CHUNK_FRAMES as u32;
 
 impl<P: Platform> PageAllocator<P> {
+    /// Frees many blocks at the price of few: those of order 0 go to the pageset in batches.
+    pub fn free_all<'a>(&'a self, pages: impl IntoIterator<Item = Pages<'a, P>>) {
+        // Another instance's pages are freed there, by their drop.
+        let own = pages
+            .into_iter()
+            .filter(|pages| core::ptr::eq(pages.allocator(), self));
+        self.free_blocks(own.map(Pages::into_block));
+    }
+
     /// Frees blocks that the caller owns; those of order 0 in batches. A block of no zone is leaked.
     pub(crate) fn free_blocks(&self, blocks: impl IntoIterator<Item = Block>) {
         let mut batch = Batch::new();
@@ -39,12 +48,9 @@ impl<P: Platform> PageAllocator<P> {
     }
 
     /// Frees single frames that the caller owns.
+    #[allow(dead_code, reason = "for reclaim")]
     pub(crate) fn free_bulk(&self, frames: impl IntoIterator<Item = Pfn>) {
-        self.free_blocks(
-            frames
-                .into_iter()
-                .map(|pfn| Block::new(pfn, Order::ZERO)),
-        );
+        self.free_blocks(frames.into_iter().map(|pfn| Block::new(pfn, Order::ZERO)));
     }
 
     fn flush(&self, batch: &mut Batch) {

@@ -58,11 +58,11 @@ impl<P: Platform> PageAllocator<P> {
             node: entry.node,
             kind: entry.kind,
             span: zone.span(),
-            present: zone.present(),
+            present: self.nodes.present(index),
             managed: zone.managed(),
-            free: zone.free_frames(),
+            free: zone.free_frames_exact(),
             parked: self.parked_in(index),
-            free_blocks: zone.free_blocks(),
+            free_blocks: zone.free_blocks_by_order(),
         }
     }
 
@@ -77,7 +77,7 @@ impl<P: Platform> PageAllocator<P> {
     /// Frames that could be had now: free in zones or parked in pagesets. Exact at rest.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
-        let free: u64 = self.zones().map(|zone| zone.free_frames()).sum();
+        let free: u64 = self.zones().map(|zone| zone.free_frames_exact()).sum();
         free + self.parked_frames()
     }
 
@@ -148,7 +148,11 @@ impl fmt::Display for CheckError {
                 cpu.0
             ),
             Self::TooMany(node, kind) => {
-                write!(f, "node {} zone {kind}: more frames free than managed", node.0)
+                write!(
+                    f,
+                    "node {} zone {kind}: more frames free than managed",
+                    node.0
+                )
             }
         }
     }

@@ -94,8 +94,7 @@ impl Codes {
                 _ => {}
             }
             let cleared = seen & !pattern;
-            match word.compare_exchange_weak(seen, cleared, Ordering::Acquire, Ordering::Relaxed)
-            {
+            match word.compare_exchange_weak(seen, cleared, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => seen = now,
             }
@@ -112,7 +111,9 @@ impl Codes {
         let clear = |word: &AtomicU64, mask: u64| word.load(Ordering::Relaxed) & mask == 0;
         self.word(pfn)
             .is_none_or(|word| clear(word, span(order) << shift(pfn)))
-            && self.tail_words(pfn, order).all(|word| clear(word, u64::MAX))
+            && self
+                .tail_words(pfn, order)
+                .all(|word| clear(word, u64::MAX))
     }
 
     fn word(&self, pfn: Pfn) -> Option<&AtomicU64> {
@@ -161,7 +162,7 @@ const fn pattern(order: Order) -> u64 {
 /// looks at its neighbour as well: if that is a tail, the block is larger.
 const fn extent(pfn: Pfn, order: Order) -> u64 {
     let own = span(order) << shift(pfn);
-    if order.get() == 0 && pfn.0 % 2 == 0 {
+    if order.get() == 0 && pfn.0.is_multiple_of(2) {
         own | 0b10 << (shift(pfn) + 2)
     } else {
         own

@@ -142,7 +142,11 @@ impl fmt::Display for InitError {
             Self::Cpus(cpus) => write!(f, "{cpus} CPUs: at least 1 and at most {MAX_CPUS}"),
             Self::Nodes(nodes) => write!(f, "{nodes} nodes: at least 1 and at most {MAX_NODES}"),
             Self::NodeOutOfRange(node) => {
-                write!(f, "node {} has memory or CPUs: configure more nodes", node.0)
+                write!(
+                    f,
+                    "node {} has memory or CPUs: configure more nodes",
+                    node.0
+                )
             }
             Self::Distance(a, b) => write!(
                 f,

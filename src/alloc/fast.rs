@@ -76,7 +76,11 @@ impl<P: Platform> PageAllocator<P> {
         if request.order > Order::PAGEBLOCK && !zones.clone().any(fits) {
             return Err(AllocError::TooLarge(request.order));
         }
-        let ask = || zones.clone().find_map(|zone| self.take(zone, request, cpu, off));
+        let ask = || {
+            zones
+                .clone()
+                .find_map(|zone| self.take(zone, request, cpu, off))
+        };
         if let Some(pages) = ask() {
             return Ok(pages);
         }
@@ -149,6 +153,8 @@ impl<P: Platform> PageAllocator<P> {
             return;
         }
         let pfn = Pfn(zone.base().0 + u64::from(frame));
-        zone.give(Block::new(pfn, order), off);
+        let given = zone.give(Block::new(pfn, order), off);
+        // Only a corrupted zone refuses; it counts the fault, and the frames stay out.
+        debug_assert_eq!(given, Ok(()), "{pfn} of order {order}");
     }
 }

@@ -105,7 +105,8 @@ impl<P: Platform> PageAllocator<P> {
 
     /// Hands over the frames that the map leaves free. Once, after [`build`](Self::build).
     pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>) {
-        self.nodes.populate(map, &self.config.zones);
+        let refused = self.nodes.populate(map, &self.config.zones);
+        debug_assert_eq!(refused, 0, "frames in pageblocks with too many holes");
         let off = IrqOff::new();
         for zone in 0..self.nodes.zones().len() as u8 {
             for (_, pageset) in self.pagesets.of_zone(zone) {

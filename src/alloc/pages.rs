@@ -66,6 +66,7 @@ impl<'a, P: Platform> Pages<'a, P> {
 
     /// Where it came from.
     #[inline]
+    #[allow(dead_code, reason = "for the layers above")]
     pub(crate) fn allocator(&self) -> &'a PageAllocator<P> {
         self.allocator
     }
@@ -80,10 +81,8 @@ impl<'a, P: Platform> Pages<'a, P> {
 
     /// Makes an owner of a block again. `None` and the block back if no zone has such a frame.
     #[inline]
-    pub(crate) fn from_block(
-        allocator: &'a PageAllocator<P>,
-        block: Block,
-    ) -> Result<Self, Block> {
+    #[allow(dead_code, reason = "for the layers above")]
+    pub(crate) fn from_block(allocator: &'a PageAllocator<P>, block: Block) -> Result<Self, Block> {
         match allocator.place(block.pfn()) {
             Some((zone, frame, mobility)) => {
                 let (_, order) = block.into_parts();

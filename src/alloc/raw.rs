@@ -15,10 +15,7 @@ impl<P: Platform> PageAllocator<P> {
     /// [`RawError`], with nothing changed.
     pub fn try_from_raw(&self, pfn: Pfn, order: Order) -> Result<Pages<'_, P>, RawError> {
         let (zone, frame, mobility) = self.place(pfn).ok_or(RawError::NoSuchFrame)?;
-        let codes = self
-            .codes
-            .get(usize::from(zone))
-            .ok_or(RawError::NoCodes)?;
+        let codes = self.codes.get(usize::from(zone)).ok_or(RawError::NoCodes)?;
         if self.nodes.is_reserved(pfn) {
             return Err(RawError::Reserved);
         }
