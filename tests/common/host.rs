@@ -1,7 +1,11 @@
 //! `Host`: a platform on which threads of a test process play CPUs.
 //!
 //! Frames are numbers only: the direct map answers null. A thread is CPU 0 until it calls [`run_as`].
-#![allow(dead_code, reason = "each test binary uses the part it needs")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses the part it needs"
+)]
 
 extern crate std;
 
