@@ -87,13 +87,19 @@ impl<T: Ranked, P: Platform> Lock<T, P> {
     }
 
     /// Takes the lock if it is free now.
+    ///
+    /// # Panics
+    /// In debug builds, as [`lock`](Self::lock).
     #[inline]
     pub fn try_lock<'a>(&'a self, off: &'a IrqOff<P>) -> Option<Held<'a, T, P>> {
-        if !self.raw.try_lock() {
-            return None;
-        }
+        // Checked before it is taken, so that the panic leaves no lock held that nobody releases.
         off.acquire(T::RANK, Nesting::Above);
-        Some(self.held(off))
+        if self.raw.try_lock() {
+            Some(self.held(off))
+        } else {
+            off.release(T::RANK);
+            None
+        }
     }
 
     /// Takes two locks of one rank: first the child's, then its parent's. The one way to hold two.

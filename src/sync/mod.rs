@@ -9,6 +9,7 @@ pub(crate) mod atomic;
 mod epoch;
 mod lock;
 mod per_cpu;
+pub(crate) mod twin;
 
 pub use epoch::{Epoch, GraceBusy, Pinned, Pins};
 pub use lock::{Held, Lock, Ranked};
