@@ -7,6 +7,8 @@
 //! Used by: every layer above, at construction.
 
 mod carve;
+#[cfg(all(test, not(loom)))]
+mod carve_tests;
 mod map;
 
 pub use carve::{Bump, Memory, Storage, StorageError, StorageFull};

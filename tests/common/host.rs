@@ -41,6 +41,18 @@ pub fn storage(bytes: usize) -> framekeeper::boot::Storage {
     framekeeper::boot::Storage::from_static(memory.leak())
 }
 
+/// Storage in physical memory, of which the host's direct map covers none: every call fails.
+pub fn unmapped_storage(
+    start: u64,
+    bytes: u64,
+) -> Result<framekeeper::boot::Storage, framekeeper::boot::StorageError> {
+    // SAFETY: no byte is used, since the direct map answers null.
+    #[allow(unsafe_code)]
+    unsafe {
+        framekeeper::boot::Storage::from_direct_map::<Host>(PhysAddr(start), bytes)
+    }
+}
+
 // SAFETY: no memory is ever given to an instance of this platform, so the direct map has nothing to cover.
 #[allow(unsafe_code)]
 unsafe impl Platform for Host {
