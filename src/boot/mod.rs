@@ -7,9 +7,10 @@
 //! Used by: every layer above, at construction.
 
 mod carve;
-#[cfg(all(test, not(loom)))]
-mod carve_tests;
 mod map;
 
 pub use carve::{Bump, Memory, Storage, StorageError, StorageFull};
 pub use map::{BootMap, MapError, Region};
+
+#[cfg(all(test, not(loom)))]
+mod carve_tests;
