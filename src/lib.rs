@@ -80,3 +80,7 @@ extern crate self as framekeeper;
 #[cfg(all(test, not(loom)))]
 #[path = "../tests/common/host.rs"]
 mod host;
+
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/common/stepper.rs"]
+mod stepper;
