@@ -84,3 +84,7 @@ mod host;
 #[cfg(all(test, not(loom)))]
 #[path = "../tests/common/stepper.rs"]
 mod stepper;
+
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_host.rs"]
+mod loom_host;

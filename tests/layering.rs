@@ -31,8 +31,9 @@ const ARROW: [&str; 18] = [
     "integrate",
 ];
 
-/// The modules that only tests see; `#[cfg(test)]` code, and files named `..._tests.rs`, may name them.
-const TEST_MODULES: [&str; 2] = ["host", "stepper"];
+/// The modules that only tests see; `#[cfg(test)]` code, files named `..._tests.rs`, and those in a folder `tests`, may
+/// name them.
+const TEST_MODULES: [&str; 3] = ["host", "loom_host", "stepper"];
 
 /// Longest allowed file, in lines.
 const LONGEST: usize = 500;
@@ -146,7 +147,7 @@ fn depth(path: &str) -> usize {
 /// Every layer that the file names, with the line of each naming; or why that cannot be told.
 fn layers_named(path: &str, text: &str, map: &Map) -> Vec<(usize, Result<String, String>)> {
     let code = tokens(text);
-    let tests = if path.ends_with("tests.rs") {
+    let tests = if path.ends_with("tests.rs") || path.contains("/tests/") {
         vec![true; code.len()]
     } else {
         test_parts(&code)

@@ -9,7 +9,10 @@
     reason = "each test binary uses the part it needs"
 )]
 
+extern crate std;
+
 use core::cell::{Cell, UnsafeCell};
+use std::vec::Vec;
 
 use framekeeper::RawLock;
 use framekeeper::sync::{CachePadded, PerCpu};

@@ -1,8 +1,8 @@
 //! Models of the lruvec protocols, run by loom on the code itself.
 //!
-//! Owns: nothing. Invariants checked: a frame that is taken off and put back while its group ends lands on the parent's list, and
+//! Owns: nothing. Invariants: checked, not held: a frame that is taken off and put back while its group ends lands on the parent's list, and
 //! no list is touched under another list's lock. Lock ranks: as the code under test.
-//! Used by: `RUSTFLAGS="--cfg loom" cargo test --release --lib lru`.
+//! Used by: `RUSTFLAGS="--cfg loom" cargo test --release --lib`.
 //!
 //! Bounds: two threads, two groups, one frame; `LOOM_MAX_PREEMPTIONS` bounds the schedules. The zone below is not in it.
 //! The broken twin leaves out the second look after the lock, and must be caught.
