@@ -102,7 +102,11 @@ fn race_with_reparent(take_and_return: fn(View<'_, LoomHost>, FrameNo, &IrqOff<L
             view.lock_index(lruvec, &off)
                 .map(|held| held.lruvec.list(ListKind::InactiveAnon).len())
         };
-        assert_eq!((on(child), on(parent)), (Some(0), Some(1)));
+        assert_eq!(
+            (on(child), on(parent)),
+            (Some(0), Some(1)),
+            "the frame is on its living owner's list"
+        );
         let held = view.lock_index(parent, &off).unwrap();
         assert_eq!(
             held.lruvec
@@ -124,7 +128,7 @@ fn a_frame_isolated_while_its_group_ends_returns_to_the_parent() {
 }
 
 #[test]
-#[should_panic(expected = "")]
+#[should_panic(expected = "the frame is on its living owner's list")]
 fn without_the_second_look_a_frame_returns_to_a_dead_list() {
     race_with_reparent(|view, frame, off| {
         assert!(view.isolate(frame, off));
