@@ -16,6 +16,15 @@ pub mod sync;
 /// Memory before there is an allocator.
 pub mod boot;
 
+/// A record for each frame that a memcg may own.
+pub mod frame;
+
+/// Groups that frames are charged to.
+pub mod memcg;
+
+/// Frames in the order of their use.
+pub mod lru;
+
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;

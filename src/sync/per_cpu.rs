@@ -41,7 +41,7 @@ impl<T> PerCpu<T> {
     }
 
     /// Every CPU's value, in order of their ids.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (CpuId, &'static T)> + use<T> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (CpuId, &'static T)> + use<T> {
         self.values
             .iter()
             .enumerate()
