@@ -41,6 +41,8 @@ enum Call {
 #[derive(Arbitrary, Debug)]
 enum Range {
     Inside(u16, u16),
+    /// In eighths of the window, so that ranges touch, nest and end together.
+    Coarse(u8, u8),
     Refused(u64, u64),
 }
 
@@ -56,6 +58,10 @@ impl Range {
             Self::Inside(start, bytes) => {
                 let start = u64::from(start) % (WINDOW + 1);
                 (base + start, u64::from(bytes) % (WINDOW - start + 1))
+            }
+            Self::Coarse(a, b) => {
+                let (a, b) = (u64::from(a) % 9, u64::from(b) % 9);
+                (base + a.min(b) * WINDOW / 8, a.abs_diff(b) * WINDOW / 8)
             }
             Self::Refused(start, bytes) => (start, bytes.max(u64::MAX >> 11)),
         }
