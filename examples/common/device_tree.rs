@@ -56,7 +56,8 @@ pub fn scan(blob: &[u8], each: &mut dyn FnMut(Item)) -> Result<(), TreeError> {
     tree.nodes(each)
 }
 
-const MAGIC: u32 = 0xd00d_feed;
+/// The first word of a blob.
+pub const MAGIC: u32 = 0xd00d_feed;
 const BEGIN_NODE: u32 = 1;
 const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;

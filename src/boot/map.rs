@@ -235,7 +235,7 @@ impl<const N: usize> BootMap<N> {
             while start < frames.end().0 {
                 let (taken, next) = reserved.next().unwrap_or((u64::MAX, u64::MAX));
                 let free = FrameRange::new(Pfn(start), Pfn(taken.min(frames.end().0)));
-                start = start.max(next);
+                start = next;
                 if !free.is_empty() {
                     return Some(free);
                 }

@@ -12,7 +12,7 @@ use framekeeper::boot::{BootMap, MapError, PHYS_LIMIT, RegionKind, TAKE_FLOOR};
 use framekeeper::{FrameRange, NodeId, PhysAddr};
 
 /// Length of the window in bytes.
-pub const WINDOW: u64 = 1024;
+pub const WINDOW: u64 = 512;
 
 /// The window either starts at frame 0, or lies around [`TAKE_FLOOR`], where early allocation starts to succeed.
 pub const BASES: [u64; 2] = [0, TAKE_FLOOR.0 - WINDOW / 4];
