@@ -11,7 +11,8 @@ mod error;
 mod map;
 mod regions;
 
-pub use carve::{Bump, Memory, Storage, StorageError, StorageFull};
+pub(crate) use carve::Bump;
+pub use carve::{Memory, MemoryError, Storage, StorageError, StorageFull};
 pub use error::{MapError, RegionKind};
 pub use map::{BootMap, PHYS_LIMIT, TAKE_FLOOR};
 pub use regions::Region;

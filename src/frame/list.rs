@@ -55,17 +55,6 @@ impl FrameList {
         self.len += 1;
     }
 
-    /// The oldest entry's end.
-    pub(crate) fn push_back(&mut self, frames: &FrameTable, frame: FrameNo) {
-        link(frames, frame, FrameNo::NONE);
-        link(frames, self.tail, frame);
-        if self.tail == FrameNo::NONE {
-            self.head = frame;
-        }
-        self.tail = frame;
-        self.len += 1;
-    }
-
     /// The oldest entry, still linked.
     pub(crate) fn back(&self) -> Option<FrameNo> {
         (self.tail != FrameNo::NONE).then_some(self.tail)

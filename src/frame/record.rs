@@ -193,4 +193,14 @@ impl Record {
     pub(crate) fn set_word(&self, word: u64) {
         self.word.store(word, Ordering::Release);
     }
+
+    /// Sets bits of the kernel's word; returns the word before.
+    pub(crate) fn set_word_bits(&self, bits: u64) -> u64 {
+        self.word.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// Clears bits of the kernel's word; returns the word before.
+    pub(crate) fn clear_word_bits(&self, bits: u64) -> u64 {
+        self.word.fetch_and(!bits, Ordering::AcqRel)
+    }
 }

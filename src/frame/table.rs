@@ -66,18 +66,14 @@ impl FrameTable {
     pub(crate) fn build<I>(
         bump: &mut Bump<'_>,
         page_shift: u32,
-        ranges: I,
+        ranges: impl Fn() -> I,
     ) -> Result<Self, FrameTableFault>
     where
-        I: Iterator<Item = FrameRange> + Clone,
+        I: Iterator<Item = FrameRange>,
     {
         let shift = SECTION_BYTES_SHIFT - page_shift;
-        let first = ranges
-            .clone()
-            .next()
-            .map_or(0, |range| range.start().0 >> shift);
-        let last = ranges
-            .clone()
+        let first = ranges().next().map_or(0, |range| range.start().0 >> shift);
+        let last = ranges()
             .last()
             .map_or(0, |range| range.end().0.saturating_sub(1) >> shift);
         let count = last.saturating_sub(first) + 1;
@@ -92,7 +88,7 @@ impl FrameTable {
                 record: total,
                 ..section_of(
                     FrameRange::new(start, Pfn(start.0 + (1 << shift))),
-                    ranges.clone(),
+                    ranges(),
                 )
             };
             total += section.len;
@@ -100,7 +96,7 @@ impl FrameTable {
         };
         let sections = bump.slots(count as usize, |i| section_at(i as u64))?;
         if bump.is_measuring() {
-            (0..count).for_each(|i| drop(section_at(i)));
+            (0..count).for_each(|i| _ = section_at(i));
         }
         let records = bump.slots(total as usize, |_| Record::new())?;
         Ok(Self {
@@ -205,9 +201,9 @@ mod tests {
             .map(|&(a, b)| FrameRange::new(Pfn(a), Pfn(b)))
             .collect();
         let mut measure = Bump::measuring();
-        FrameTable::build(&mut measure, 12, ranges.iter().copied()).unwrap();
+        FrameTable::build(&mut measure, 12, || ranges.iter().copied()).unwrap();
         let mut storage = storage(measure.used());
-        FrameTable::build(&mut Bump::new(&mut storage), 12, ranges.iter().copied()).unwrap()
+        FrameTable::build(&mut Bump::new(&mut storage), 12, || ranges.iter().copied()).unwrap()
     }
 
     #[test]
@@ -242,7 +238,8 @@ mod tests {
             FrameRange::new(Pfn(1), Pfn(2)),
             FrameRange::new(Pfn(1 << 33), Pfn((1 << 33) + 1)),
         ];
-        let error = FrameTable::build(&mut Bump::measuring(), 12, ranges.into_iter()).unwrap_err();
+        let error =
+            FrameTable::build(&mut Bump::measuring(), 12, || ranges.into_iter()).unwrap_err();
         assert!(matches!(error, FrameTableFault::TooWide { .. }));
     }
 }

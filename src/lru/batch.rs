@@ -9,7 +9,6 @@
 use arrayvec::ArrayVec;
 
 use super::View;
-use super::lruvec::End;
 use crate::addr::CpuId;
 use crate::frame::{Flags, FrameNo, Put};
 use crate::platform::{IrqOff, Platform};
@@ -44,7 +43,6 @@ impl Ranked for Batches {
 }
 
 /// Frames whose last reference a drain dropped: the caller must free them.
-#[must_use]
 pub(crate) type Dead = ArrayVec<FrameNo, { 2 * BATCH }>;
 
 impl<P: Platform> View<'_, P> {
@@ -52,6 +50,7 @@ impl<P: Platform> View<'_, P> {
     ///
     /// On a CPU without batches the move happens at once.
     #[inline]
+    #[must_use]
     pub(crate) fn queue(self, frame: FrameNo, kind: Move, off: &IrqOff<P>) -> Dead {
         self.frames.record(frame).get();
         let Some(batches) = self.lru.batches.of(off.cpu()) else {
@@ -70,6 +69,7 @@ impl<P: Platform> View<'_, P> {
     }
 
     /// Drains all of one CPU's batches, whether it runs or not.
+    #[must_use]
     pub(crate) fn drain(self, cpu: CpuId, off: &IrqOff<P>) -> Dead {
         let mut dead = Dead::new();
         if let Some(batches) = self.lru.batches.of(cpu) {
@@ -89,18 +89,6 @@ impl<P: Platform> View<'_, P> {
         };
         if batches.lock(off).queues[Move::Add as usize].contains(&frame) {
             self.frames.record(frame).set(Flags::ACTIVE);
-        }
-    }
-
-    /// Frames waiting in all batches, each with its pending move.
-    pub(crate) fn for_each_queued(self, off: &IrqOff<P>, mut visit: impl FnMut(FrameNo)) {
-        for (_, batches) in self.lru.batches.iter() {
-            batches
-                .lock(off)
-                .queues
-                .iter()
-                .flatten()
-                .for_each(|&frame| visit(frame));
         }
     }
 
@@ -135,7 +123,7 @@ impl<P: Platform> View<'_, P> {
                 Move::Add => {
                     held = self.relock(frame, held.take(), off);
                     if let Some(held) = &mut held {
-                        held.lruvec.link(self.frames, frame, End::Head);
+                        held.lruvec.link(self.frames, frame);
                     }
                 }
                 Move::Activate if record.win() => {

@@ -9,7 +9,6 @@
 use arrayvec::ArrayVec;
 
 use super::lock::Locked;
-use super::lruvec::End;
 use super::{ListKind, View};
 use crate::frame::{Flags, FrameNo, Put, Unlinked};
 use crate::memcg::LruVecIndex;
@@ -91,7 +90,7 @@ impl<P: Platform> View<'_, P> {
             let Some(held) = &mut held else { continue };
             let record = self.frames.record(frame);
             // Set before the put: a last put elsewhere then sees LRU, waits for this lock, and unlinks.
-            held.lruvec.link(self.frames, frame, End::Head);
+            held.lruvec.link(self.frames, frame);
             if record.put() == Put::Last {
                 self.unlink(held, frame);
                 record.clear(Flags::LRU);
@@ -125,7 +124,7 @@ impl<P: Platform> View<'_, P> {
             && self.unlink(held, frame) == Unlinked::Done
         {
             record.set(Flags::ACTIVE);
-            held.lruvec.link(self.frames, frame, End::Head);
+            held.lruvec.link(self.frames, frame);
         } else {
             record.set(Flags::LRU);
         }

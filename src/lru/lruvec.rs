@@ -24,15 +24,6 @@ impl Ranked for LruVec {
     const RANK: Rank = Rank::LruVec;
 }
 
-/// Which end of a list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    /// Where used frames enter.
-    Head,
-    /// Where reclaim looks first.
-    Tail,
-}
-
 impl LruVec {
     /// Base frames on a list.
     pub(crate) fn frames(&self, kind: ListKind) -> u64 {
@@ -49,8 +40,8 @@ impl LruVec {
         &self.lists[kind as usize]
     }
 
-    /// Links a frame on the list that its flags name, and sets `LRU`.
-    pub(super) fn link(&mut self, frames: &FrameTable, frame: FrameNo, end: End) {
+    /// Links a frame at the head of the list that its flags name, and sets `LRU`.
+    pub(super) fn link(&mut self, frames: &FrameTable, frame: FrameNo) {
         let record = frames.record(frame);
         let flags = record.flags();
         let size = record.order().frames();
@@ -59,10 +50,7 @@ impl LruVec {
         } else {
             let kind = ListKind::of(flags);
             self.frames[kind as usize] += size;
-            match end {
-                End::Head => self.lists[kind as usize].push_front(frames, frame),
-                End::Tail => self.lists[kind as usize].push_back(frames, frame),
-            }
+            self.lists[kind as usize].push_front(frames, frame);
         }
         record.set(Flags::LRU);
     }

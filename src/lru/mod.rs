@@ -9,6 +9,8 @@ mod batch;
 mod isolate;
 mod lock;
 mod lruvec;
+#[cfg(all(test, loom))]
+mod model;
 mod reparent;
 
 use crate::boot::{Bump, StorageFull};

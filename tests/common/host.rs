@@ -1,7 +1,11 @@
 //! `Host`: a platform on which threads of a test process play CPUs.
 //!
 //! Frames are numbers only: the direct map answers null. A thread is CPU 0 until it calls [`run_as`].
-#![allow(dead_code, reason = "each test binary uses the part it needs")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses the part it needs"
+)]
 
 extern crate std;
 
@@ -35,6 +39,18 @@ pub fn storage(bytes: usize) -> framekeeper::boot::Storage {
     let mut memory = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
     memory.resize_with(bytes, MaybeUninit::uninit);
     framekeeper::boot::Storage::from_static(memory.leak())
+}
+
+/// Storage in physical memory, of which the host's direct map covers none: every call fails.
+pub fn unmapped_storage(
+    start: u64,
+    bytes: u64,
+) -> Result<framekeeper::boot::Storage, framekeeper::boot::StorageError> {
+    // SAFETY: no byte is used, since the direct map answers null.
+    #[allow(unsafe_code)]
+    unsafe {
+        framekeeper::boot::Storage::from_direct_map::<Host>(PhysAddr(start), bytes)
+    }
 }
 
 // SAFETY: no memory is ever given to an instance of this platform, so the direct map has nothing to cover.

@@ -1,0 +1,206 @@
+//! Frames coming into a zone.
+//!
+//! Owns: [`Zone::online`]. Invariants: a line whose frames are all managed has no record of holes; any other present
+//! line has one. Only one range changes at a time, by the claim `changing`.
+//! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
+//! Used by: node.
+
+use core::fmt;
+
+use super::info::Info;
+use super::line::{ALL_FREE, PLACES, WHOLE, Words};
+use super::shard::Shard;
+use super::{MAX_LINES_PER_HOLD, Zone};
+use crate::addr::FrameRange;
+use crate::platform::{IrqOff, Platform};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Why frames cannot come online. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum OnlineError {
+    /// Part of the range is outside the zone's span.
+    Outside {
+        /// What was to come online.
+        range: FrameRange,
+    },
+    /// Part of the range is online already.
+    AlreadyManaged {
+        /// What was to come online.
+        range: FrameRange,
+    },
+    /// Too many lines of the zone have holes or bad frames: align the range to 512 frames.
+    TooManyHoles,
+    /// Another range is being changed now; try again.
+    Busy,
+}
+
+impl<P: Platform> Zone<P> {
+    /// Makes frames present, managed and free. The work is per line of 512 frames.
+    ///
+    /// # Errors
+    /// [`OnlineError`], with nothing changed.
+    pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
+        if !self.spec.span.covers(range) {
+            return Err(OnlineError::Outside { range });
+        }
+        // Acquire pairs with the Release below: the last change is complete.
+        if self.changing.swap(true, Acquire) {
+            return Err(OnlineError::Busy);
+        }
+        let result = self.check_absent(range).map(|()| {
+            self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
+            self.managed.fetch_add(range.frames(), Relaxed);
+            self.present.fetch_add(range.frames(), Relaxed);
+        });
+        self.changing.store(false, Release);
+        result
+    }
+
+    /// Whether all of `range` is absent, and can be recorded.
+    fn check_absent(&self, range: FrameRange) -> Result<(), OnlineError> {
+        let mut records = 0;
+        for (line, mask) in self.masks(range) {
+            let info = Info(self.infos[line as usize].load(Relaxed));
+            let hole = self.holes.of(info.holes());
+            let absent = match hole {
+                _ if info.is_absent() => ALL_FREE,
+                Some(hole) => hole.absent.load(),
+                None => [0; 8],
+            };
+            if (0..8).any(|i| mask[i] & !absent[i] != 0) {
+                return Err(OnlineError::AlreadyManaged { range });
+            }
+            records += usize::from(mask != ALL_FREE && hole.is_none());
+        }
+        if records > self.holes.left() {
+            return Err(OnlineError::TooManyHoles);
+        }
+        Ok(())
+    }
+
+    /// Every line that `range` touches, from the zone's base, with the places that it covers.
+    pub(super) fn masks(&self, range: FrameRange) -> impl Iterator<Item = (u32, Words)> + use<P> {
+        let (start, end) = (range.start().0 - self.base, range.end().0 - self.base);
+        let places = u64::from(PLACES);
+        let lines = if start == end {
+            0..0
+        } else {
+            start / places..end.div_ceil(places)
+        };
+        lines.map(move |line| {
+            let from = start.saturating_sub(line * places);
+            let to = (end - line * places).min(places);
+            (line as u32, mask(from as u32, to as u32))
+        })
+    }
+
+    /// Works on every line of `range`, shard by shard, in bounded holds.
+    pub(super) fn each_part(
+        &self,
+        range: FrameRange,
+        off: &IrqOff<P>,
+        mut work: impl FnMut(&mut Shard, u32, &Words),
+    ) {
+        let mut masks = self.masks(range).peekable();
+        while let Some(&(line, _)) = masks.peek() {
+            let cell = self.cell_of(line * PLACES);
+            self.with(cell, off, |shard| {
+                for _ in 0..MAX_LINES_PER_HOLD {
+                    let Some((line, mask)) = masks.next_if(|(line, _)| line * PLACES < cell.end)
+                    else {
+                        break;
+                    };
+                    work(shard, line - cell.first / PLACES, &mask);
+                }
+            });
+        }
+    }
+}
+
+impl Shard {
+    /// Brings the places of `mask`, which are absent, online and makes them free, except bad ones.
+    fn online(&mut self, line: u32, mask: &Words) {
+        let info = self.info(line);
+        if *mask == ALL_FREE && info.holes() == 0 {
+            let whole = info.present(0).with(PLACES, WHOLE as i8);
+            self.counts.add(whole, PLACES);
+            self.update(line, whole);
+            return;
+        }
+        let n = match info.holes() {
+            0 => self.holes.take(),
+            n => Some(n),
+        };
+        let Some((n, hole)) = n.and_then(|n| Some((n, self.holes.of(n)?))) else {
+            // Counted before; a record lost since means memory corruption, and the frames stay unused.
+            self.counts.faults += 1;
+            return;
+        };
+        let absent = if info.is_absent() {
+            ALL_FREE
+        } else {
+            hole.absent.load()
+        };
+        let absent: Words = core::array::from_fn(|i| absent[i] & !mask[i]);
+        hole.absent.store(&absent);
+        self.update(line, info.present(n));
+        self.free_places(line, mask);
+        self.drop_empty_record(line);
+    }
+
+    /// Makes the places of `mask`, which are taken, free, except those that must not be used.
+    pub(super) fn free_places(&mut self, line: u32, mask: &Words) {
+        let unusable = self
+            .holes
+            .of(self.info(line).holes())
+            .map_or([0; 8], |hole| hole.unusable());
+        for place in 0..PLACES {
+            let (i, bit) = (place as usize / 64, 1 << (place % 64));
+            if mask[i] & bit != 0 && unusable[i] & bit == 0 {
+                self.put(line, place);
+            }
+        }
+    }
+
+    /// Gives the record of a line back if it says nothing any more.
+    pub(super) fn drop_empty_record(&mut self, line: u32) {
+        let info = self.info(line);
+        if let Some(hole) = self.holes.of(info.holes())
+            && hole.unusable() == [0; 8]
+        {
+            self.update(line, info.present(0));
+            self.holes.give(info.holes());
+        }
+    }
+}
+
+/// Places `from..to` of a line.
+fn mask(from: u32, to: u32) -> Words {
+    core::array::from_fn(|i| {
+        let start = i as u32 * 64;
+        let (from, to) = (from.clamp(start, start + 64), to.clamp(start, start + 64));
+        if from >= to {
+            0
+        } else {
+            (!0 >> (64 - (to - from))) << (from - start)
+        }
+    })
+}
+
+impl fmt::Display for OnlineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outside { range } => write!(f, "frames {range} are not all in the zone"),
+            Self::AlreadyManaged { range } => {
+                write!(f, "some frame of {range} is online already")
+            }
+            Self::TooManyHoles => {
+                f.write_str("too many lines have holes: align ranges to 512 frames")
+            }
+            Self::Busy => f.write_str("another range is being changed: try again"),
+        }
+    }
+}
+
+impl core::error::Error for OnlineError {}

@@ -1,0 +1,69 @@
+//! Tests of the zone as its users see it.
+
+extern crate std;
+
+mod blocks;
+mod model;
+
+use std::boxed::Box;
+
+use super::{Mobility, Zone, ZoneSpec};
+use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
+use crate::boot::Bump;
+use crate::host::{Host, storage};
+use crate::platform::IrqOff;
+
+/// A zone over `start..end` with all frames absent.
+pub(super) fn absent(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
+    let spec = ZoneSpec {
+        node: NodeId(0),
+        kind: ZoneKind::Normal,
+        span: FrameRange::new(Pfn(start), Pfn(end)),
+        shards,
+    };
+    let mut measure = Bump::measuring();
+    Zone::<Host>::build(&mut measure, spec).unwrap();
+    let mut bytes = storage(measure.used());
+    let zone = Zone::build(&mut Bump::new(&mut bytes), spec).unwrap();
+    Box::leak(Box::new(zone))
+}
+
+/// A zone over `start..end` with all frames free.
+pub(super) fn online(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
+    let zone = absent(start, end, shards);
+    let off = IrqOff::new();
+    zone.online(range(start, end), &off).unwrap();
+    zone
+}
+
+pub(super) fn range(start: u64, end: u64) -> FrameRange {
+    FrameRange::new(Pfn(start), Pfn(end))
+}
+
+pub(super) fn order(n: u8) -> Order {
+    Order::new(n).unwrap()
+}
+
+/// A small generator: the tests are the same on every run.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Takes until nothing is left; returns how many blocks there were.
+pub(super) fn drain(zone: &Zone<Host>, order: Order, mobility: Mobility) -> u64 {
+    let off = IrqOff::new();
+    let mut blocks = 0;
+    while let Some(block) = zone.take(order, mobility, 0, &off) {
+        let _ = block.into_parts();
+        blocks += 1;
+    }
+    blocks
+}
