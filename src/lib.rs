@@ -80,3 +80,11 @@ extern crate self as framekeeper;
 #[cfg(all(test, not(loom)))]
 #[path = "../tests/common/host.rs"]
 mod host;
+
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/common/stepper.rs"]
+mod stepper;
+
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_host.rs"]
+mod loom_host;

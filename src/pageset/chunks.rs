@@ -293,7 +293,7 @@ impl<const LISTS: usize> Chunks<LISTS> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     extern crate std;
     use super::*;

@@ -22,7 +22,7 @@ mod mobility;
 mod online;
 mod shard;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use block::Block;
