@@ -138,6 +138,12 @@ impl Machine {
             .unwrap_or(self.cpus)
     }
 
+    /// The node of a CPU; 0 if the file does not say.
+    pub fn node_of(&self, cpu: u32) -> NodeId {
+        let entry = self.nodes.iter().find(|entry| entry.cpus.contains(&cpu));
+        NodeId(entry.map_or(0, |entry| entry.node))
+    }
+
     /// Every kind of zone of every node with memory or CPUs, empty ones included, by node and then kind.
     /// DMA ends at 16 MiB, DMA32 at 4 GiB, and nothing is movable only.
     pub fn zones(&self) -> Vec<ZoneLayout> {
