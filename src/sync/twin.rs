@@ -9,6 +9,10 @@ use crate::platform::Platform;
 
 /// Whether a model on this platform leaves `step` out.
 #[inline(always)]
+#[cfg_attr(
+    not(loom),
+    expect(clippy::extra_unused_type_parameters, reason = "read in the models")
+)]
 pub(crate) fn left_out<P: Platform>(step: &str) -> bool {
     #[cfg(loom)]
     return step == P::LEFT_OUT;
