@@ -16,6 +16,10 @@ use crate::platform::Platform;
     )
 )]
 #[inline(always)]
+#[cfg_attr(
+    not(loom),
+    expect(clippy::extra_unused_type_parameters, reason = "read in the models")
+)]
 pub(crate) fn left_out<P: Platform>(step: &str) -> bool {
     #[cfg(loom)]
     return step == P::LEFT_OUT;
