@@ -8,13 +8,6 @@
 use crate::platform::Platform;
 
 /// Whether a model on this platform leaves `step` out.
-#[cfg_attr(
-    not(loom),
-    expect(
-        clippy::extra_unused_type_parameters,
-        reason = "only the models look at the platform"
-    )
-)]
 #[inline(always)]
 #[cfg_attr(
     not(loom),
