@@ -63,6 +63,9 @@ pub mod reclaim;
 /// The state of an instance as text that existing parsers read.
 pub mod report;
 
+/// Meeting points with other crates, behind optional features.
+pub mod integrate;
+
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
 pub use frame::FrameTableFault;
