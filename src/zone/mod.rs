@@ -20,7 +20,9 @@ mod info;
 mod line;
 mod mobility;
 mod online;
+mod refill;
 mod shard;
+pub mod watermark;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ pub use check::ZoneFault;
 pub use info::Fault;
 pub use mobility::Mobility;
 pub use online::OnlineError;
+pub(crate) use refill::Sink;
 
 use core::fmt;
 
