@@ -37,7 +37,7 @@ pub mod boot;
 pub mod zone;
 
 // Each CPU's cache of free frames.
-mod pageset;
+pub mod pageset;
 
 // Nodes, and which zone is asked first.
 pub mod node;
