@@ -43,10 +43,14 @@ pub(crate) struct Cache {
     ceiling: u32,
     /// Frames freed of late; halves with each allocation.
     free_count: u32,
+    /// `free_count` does not rise from here on: the most batches that move at once.
+    free_most: u32,
+    /// From this `free_count` on, blocks of orders 1 to 3 that are freed in a row do not stay.
+    leave_from: u32,
     /// log2 of the batches in the next refill; halves with each free.
     alloc_factor: u8,
-    /// Whether the last free was of order 1 to 3.
-    freed_high: bool,
+    /// The list that the last free went to.
+    last_freed: ListId,
     limits: Limits,
     exchanges: Exchanges,
 }
@@ -72,33 +76,37 @@ impl Cache {
             parked: 0,
             ceiling: 0,
             free_count: 0,
+            free_most: 0,
+            leave_from: 0,
             alloc_factor: 0,
-            freed_high: false,
+            last_freed: ListId::FIRST,
             limits: Limits::BOOT,
             exchanges: Exchanges::default(),
         })
     }
 
-    /// Takes the block that was put on the list last, if that takes no work.
+    /// Takes the block of so many frames that was put on the list last, if that takes no work.
     #[inline]
-    pub(crate) fn pop(&mut self, list: ListId, order: Order) -> Option<u32> {
+    pub(crate) fn pop(&mut self, list: ListId, frames: u32) -> Option<u32> {
         let frame = self.chunks.pop(list.index())?;
-        self.parked -= 1 << order.get();
+        self.parked -= frames;
         self.free_count >>= 1;
         Some(frame)
     }
 
     /// Puts a block on top, if that takes no work: `false`, with nothing done, if the list's chunk is full, the cache
-    /// would reach its ceiling, or the order is one of those that need a look at what was freed before.
+    /// would reach its ceiling, or so much was freed that blocks of orders 1 to 3 may not stay.
     #[inline]
-    pub(crate) fn push(&mut self, list: ListId, order: Order, frame: u32) -> bool {
-        let frames = 1 << order.get();
+    pub(crate) fn push(&mut self, list: ListId, frames: u32, frame: u32) -> bool {
         let parked = self.parked + frames;
-        if parked >= self.ceiling || is_small(order) || !self.chunks.push(list.index(), frame) {
+        if parked >= self.ceiling
+            || (list.is_small() && self.free_count >= self.leave_from)
+            || !self.chunks.push(list.index(), frame)
+        {
             return false;
         }
         self.parked = parked;
-        self.freed_high = false;
+        self.last_freed = list;
         self.count_free(frames);
         true
     }
@@ -106,7 +114,7 @@ impl Cache {
     #[inline]
     fn count_free(&mut self, frames: u32) {
         self.alloc_factor >>= 1;
-        if self.free_count < self.limits.batch << SCALE_MAX {
+        if self.free_count < self.free_most {
             self.free_count += frames;
         }
     }
@@ -190,12 +198,9 @@ impl Cache {
         let frames = 1 << order.get();
         self.parked += frames;
         let batch = self.limits.batch;
-        let small = is_small(order);
-        let leave = small
-            && self.freed_high
-            && self.limits.policy == Policy::Auto
-            && self.free_count >= batch + self.limits.high_min / 2;
-        self.freed_high = small;
+        let leave =
+            list.is_small() && self.last_freed.is_small() && self.free_count >= self.leave_from;
+        self.last_freed = list;
         self.count_free(frames);
         let limit = self.limit(leave, pressure);
         Some(if self.parked < limit {
@@ -323,6 +328,11 @@ impl Cache {
             return false;
         }
         self.limits = limits;
+        self.free_most = limits.batch << SCALE_MAX;
+        self.leave_from = match limits.policy {
+            Policy::Auto => limits.batch.saturating_add(limits.high_min / 2),
+            Policy::Fixed => u32::MAX,
+        };
         self.ceiling = self.ceiling.clamp(self.high_min(), self.high_max());
         true
     }
@@ -349,10 +359,4 @@ impl Cache {
         let parked: u64 = self.blocks().map(|(_, order)| order.frames()).sum();
         self.chunks.check() && parked == u64::from(self.parked)
     }
-}
-
-/// Whether blocks of the order are cached and larger than a frame, but not a pageblock.
-#[inline]
-const fn is_small(order: Order) -> bool {
-    matches!(order.get(), 1..=3)
 }
