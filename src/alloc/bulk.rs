@@ -67,7 +67,7 @@ impl<P: Platform> PageAllocator<P> {
             && let Some(mut cache) = pageset.try_lock(&off)
         {
             while let Some(&frame) = batch.frames.last() {
-                if !cache.push(list, 1, frame) {
+                if !cache.push(list, frame) {
                     let pressure = entry.pressure();
                     match cache.push_growing(list, Order::ZERO, frame, pressure, zone, &off) {
                         Some(trim) => cache.trim(list, trim.min(DRAIN_FRAMES), zone, &off),

@@ -130,10 +130,7 @@ impl<P: Platform> PageAllocator<P> {
     fn free_parked(&self, place: Place) -> Option<()> {
         let off = IrqOff::<P>::new();
         let mut cache = self.pagesets.of(off.cpu(), place.zone())?.try_lock(&off)?;
-        let sort = place.sort();
-        cache
-            .push(sort.list(), sort.frames(), place.frame())
-            .then_some(())
+        cache.push(place.sort().list(), place.frame()).then_some(())
     }
 
     /// [`free`](Self::free) with a trim, or past the pageset.
