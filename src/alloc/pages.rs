@@ -8,7 +8,7 @@ use core::mem;
 
 use super::PageAllocator;
 use super::place::{Place, Sort};
-use crate::addr::{FrameRange, Order, Pfn, PhysAddr};
+use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr};
 use crate::pageset::ListId;
 use crate::platform::Platform;
 use crate::zone::Block;
@@ -27,6 +27,13 @@ impl<'a, P: Platform> Pages<'a, P> {
     pub fn pfn(&self) -> Pfn {
         let base = self.allocator.nodes.zone(self.place.zone()).base();
         Pfn(base.0 + u64::from(self.place.frame()))
+    }
+
+    /// The node whose memory the frames are.
+    #[inline]
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.allocator.nodes.zones()[usize::from(self.place.zone())].node
     }
 
     /// Address of the first byte.

@@ -398,7 +398,7 @@ const fn first_word(chunk: u16) -> u32 {
     chunk as u32 * WORDS
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     extern crate std;
     use super::*;

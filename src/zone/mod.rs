@@ -24,7 +24,7 @@ mod refill;
 mod shard;
 pub mod watermark;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use block::Block;
