@@ -130,3 +130,57 @@ fn a_write_out_that_panics_leaves_the_folio_dirty_and_mapped() {
         mm.check().unwrap();
     }
 }
+
+/// misuse 63
+#[test]
+fn a_group_that_takes_the_place_of_the_one_under_reclaim_keeps_its_frames() {
+    let mm = machine(600, 4);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    faults(mm, group, Backing::Anon, 64);
+    let mut next = None;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let result = with_hooks(
+        move |_, _| {
+            if next.is_none() {
+                mm.remove_memcg(group).unwrap();
+                let heir = mm.create_memcg(MemcgId::ROOT).unwrap();
+                sender
+                    .send((heir, faults(mm, heir, Backing::Anon, 64)))
+                    .unwrap();
+                next = Some(heir);
+            }
+        },
+        || mm.shrink_memcg(group, 64).unwrap(),
+    );
+    let reclaimed = result.unwrap();
+    let (heir, pages) = receiver.recv().unwrap();
+    assert_eq!(mm.memcg_usage(heir), Ok(64), "{reclaimed:?}");
+    assert!(pages.iter().all(|&pfn| mm.try_get(pfn).is_some()));
+    mm.check().unwrap();
+}
+
+/// misuse 63
+#[test]
+fn a_walk_over_a_group_never_leaves_it_though_its_child_ends_and_lives_again_elsewhere() {
+    let mm = machine(900, 6);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let child = mm.create_memcg(group).unwrap();
+    let other = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let bystander = mm.create_memcg(other).unwrap();
+    let pages = faults(mm, bystander, Backing::Anon, 64);
+    faults(mm, child, Backing::Anon, 64);
+    let mut ended = false;
+    let result = with_hooks(
+        move |_, _| {
+            if !core::mem::replace(&mut ended, true) {
+                mm.remove_memcg(child).unwrap();
+                let _elsewhere = mm.create_memcg(other).unwrap();
+            }
+        },
+        || mm.shrink_memcg(group, 1000).unwrap(),
+    );
+    assert!(result.is_ok());
+    assert_eq!(mm.memcg_usage(bystander), Ok(64));
+    assert!(pages.iter().all(|&pfn| mm.try_get(pfn).is_some()));
+    mm.check().unwrap();
+}
