@@ -3,7 +3,7 @@
 #[path = "common/host.rs"]
 mod host;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use framekeeper::boot::{BootMap, Memory};
@@ -27,6 +27,7 @@ type Script = Box<dyn FnMut(Hook, &Isolated<'_, Host>)>;
 
 thread_local! {
     static SCRIPT: RefCell<Option<Script>> = const { RefCell::new(None) };
+    static TASK: Cell<u64> = const { Cell::new(0) };
 }
 
 fn run(hook: Hook, folio: &Isolated<'_, Host>) {
@@ -60,7 +61,7 @@ impl Evict for Host {
         let _mapped: Pfn = map(folio.reference());
     }
     fn task() -> u64 {
-        0
+        TASK.get()
     }
 }
 
@@ -183,4 +184,15 @@ fn a_walk_over_a_group_never_leaves_it_though_its_child_ends_and_lives_again_els
     assert_eq!(mm.memcg_usage(bystander), Ok(64));
     assert!(pages.iter().all(|&pfn| mm.try_get(pfn).is_some()));
     mm.check().unwrap();
+}
+
+#[test]
+fn every_number_names_a_thread_that_may_reclaim() {
+    let mm = machine(300, 2);
+    for task in [0, 1, u64::MAX - 1, u64::MAX] {
+        TASK.set(task);
+        faults(mm, MemcgId::ROOT, Backing::Anon, 4);
+        assert_eq!(mm.reclaim(4).freed, 4, "task {task}");
+    }
+    TASK.set(0);
 }
