@@ -68,13 +68,16 @@ pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
+pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use lru::{Backing, ListKind};
-pub use memcg::MemcgId;
-pub use mm::{ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError};
+pub use memcg::{CreateError, MemcgId, RemoveError};
+pub use mm::{
+    ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError, NoSuchGroup,
+};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
-pub use reclaim::{Evict, Oom, Release, Unmap, WriteOut};
+pub use reclaim::{Evict, Oom, Reclaimed, Release, Stop, Unmap, WriteOut};
 pub use zone::Mobility;
 
 #[cfg(test)]
