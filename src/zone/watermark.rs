@@ -1,0 +1,320 @@
+//! How much of a zone must stay free, and for whom.
+//!
+//! Owns: [`Levels`] and the formulas for them; [`Watermarks`], a zone's levels and boost; [`Access`], what a request may use.
+//! Invariants: min <= low <= high <= promo. Levels and boost are lone atomics: a reader may see one new and one old, and
+//! decides a single request by it.
+//! Lock ranks: none.
+//! Used by: zone, node (computes), alloc (asks), reclaim (boost).
+
+use bitflags::bitflags;
+
+use super::{Mobility, Zone};
+use crate::addr::Order;
+use crate::platform::Platform;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Frames in a pageblock.
+const BLOCK: u64 = Order::PAGEBLOCK.frames();
+/// A boost reaches at most this many ten-thousandths of the high watermark.
+const BOOST_FACTOR: u64 = 15_000;
+
+/// Free frames below which something happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Levels {
+    /// Below it only urgent requests are served.
+    pub min: u64,
+    /// Below it background reclaim wakes.
+    pub low: u64,
+    /// At it background reclaim stops.
+    pub high: u64,
+    /// Above it frames may be promoted into the zone from slower memory.
+    pub promo: u64,
+}
+
+/// Which of the levels a request must leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// [`Levels::min`].
+    Min,
+    /// [`Levels::low`].
+    Low,
+    /// [`Levels::high`].
+    High,
+    /// [`Levels::promo`].
+    Promo,
+}
+
+bitflags! {
+    /// What a request may use beyond what every request may.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Access: u8 {
+        /// Half of the minimum.
+        const MIN_RESERVE = 1;
+        /// It cannot wait: the highatomic frames, and with `MIN_RESERVE` another quarter of what that leaves of the minimum.
+        const NON_BLOCK = 2;
+        /// Blocks kept for urgent requests of orders above 0.
+        const HIGHATOMIC = 4;
+        /// It is about to die and give much back: another half.
+        const OOM = 8;
+        /// CMA lines, for frames that can be migrated.
+        const CMA = 16;
+    }
+}
+
+/// Levels are out of order or above the zone's size. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadLevels {
+    /// What was to be set.
+    pub levels: Levels,
+    /// The zone's managed frames.
+    pub managed: u64,
+}
+
+/// A zone's levels. All zero, and so always left, until they are set.
+#[derive(Debug, Default)]
+pub(super) struct Watermarks {
+    min: AtomicU64,
+    low: AtomicU64,
+    high: AtomicU64,
+    promo: AtomicU64,
+    /// Added to every level while kinds were mixed lately.
+    boost: AtomicU64,
+}
+
+impl Levels {
+    /// KiB to keep free on a machine: the root of sixteen times its low memory, within 128 KiB and 256 MiB.
+    /// `lowmem_kib` sums what zones up to `Normal` have above their high watermark.
+    #[must_use]
+    pub fn min_free_kib(lowmem_kib: u64) -> u64 {
+        lowmem_kib.saturating_mul(16).isqrt().clamp(128, 262_144)
+    }
+
+    /// The levels of a zone. `min` is its share of the machine's minimum, in frames; the gaps between levels are a
+    /// quarter of it, or `scale_factor` ten-thousandths of `managed` if that is more.
+    #[must_use]
+    pub fn spaced(min: u64, managed: u64, scale_factor: u64) -> Self {
+        let scaled = u128::from(managed) * u128::from(scale_factor) / 10_000;
+        let gap = (min / 4).max(u64::try_from(scaled).unwrap_or(u64::MAX));
+        let low = min.saturating_add(gap);
+        let high = low.saturating_add(gap);
+        Self {
+            min,
+            low,
+            high,
+            promo: high.saturating_add(gap),
+        }
+    }
+
+    /// A zone's share of `min_free` frames, by its part of all managed frames.
+    #[must_use]
+    pub fn share(min_free: u64, managed: u64, managed_of_all: u64) -> u64 {
+        let share = u128::from(min_free) * u128::from(managed) / u128::from(managed_of_all.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
+    /// The share of a zone that only movable frames use.
+    #[must_use]
+    pub fn movable_share(managed: u64) -> u64 {
+        (managed / 1024).clamp(32, 128)
+    }
+
+    /// One of them.
+    #[must_use]
+    pub const fn at(self, level: Level) -> u64 {
+        match level {
+            Level::Min => self.min,
+            Level::Low => self.low,
+            Level::High => self.high,
+            Level::Promo => self.promo,
+        }
+    }
+}
+
+impl<P: Platform> Zone<P> {
+    /// The levels without boost.
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        let marks = &self.watermarks;
+        Levels {
+            min: marks.min.load(Relaxed),
+            low: marks.low.load(Relaxed),
+            high: marks.high.load(Relaxed),
+            promo: marks.promo.load(Relaxed),
+        }
+    }
+
+    /// Sets the levels, and ends a boost.
+    ///
+    /// # Errors
+    /// [`BadLevels`] if they are out of order, or the minimum is above the zone's size.
+    pub fn set_levels(&self, levels: Levels) -> Result<(), BadLevels> {
+        let managed = self.managed();
+        let ordered = levels.min <= levels.low && levels.low <= levels.high;
+        if !ordered || levels.high > levels.promo || levels.min > managed {
+            return Err(BadLevels { levels, managed });
+        }
+        let marks = &self.watermarks;
+        marks.min.store(levels.min, Relaxed);
+        marks.low.store(levels.low, Relaxed);
+        marks.high.store(levels.high, Relaxed);
+        marks.promo.store(levels.promo, Relaxed);
+        marks.boost.store(0, Relaxed);
+        Ok(())
+    }
+
+    /// One level with the boost.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self, level: Level) -> u64 {
+        let marks = &self.watermarks;
+        let stored = match level {
+            Level::Min => &marks.min,
+            Level::Low => &marks.low,
+            Level::High => &marks.high,
+            Level::Promo => &marks.promo,
+        };
+        stored.load(Relaxed) + marks.boost.load(Relaxed)
+    }
+
+    /// By how much every level is raised now.
+    #[must_use]
+    pub fn boost(&self) -> u64 {
+        self.watermarks.boost.load(Relaxed)
+    }
+
+    /// Raises the levels by a pageblock, so that background reclaim frees room in which kinds need not mix. A zone
+    /// of less than four pageblocks, or one without watermarks, is left alone: the boost would take all of it.
+    pub(super) fn raise_boost(&self) {
+        let high = self.watermarks.high.load(Relaxed);
+        if high == 0 || self.managed() < 4 * BLOCK {
+            return;
+        }
+        let most = BLOCK.max((u128::from(high) * u128::from(BOOST_FACTOR) / 10_000) as u64);
+        let boost = self.boost();
+        self.watermarks
+            .boost
+            .store((boost + BLOCK).min(most), Relaxed);
+    }
+
+    /// Takes back what a round of background reclaim has made good. Stops at zero.
+    pub fn lower_boost(&self, frames: u64) {
+        let lowered = self.boost().saturating_sub(frames);
+        self.watermarks.boost.store(lowered, Relaxed);
+    }
+
+    /// Whether the zone can serve `order` and keep more than `mark` plus `reserve` free, `free` frames being free.
+    ///
+    /// `reserve` protects a low zone from requests that could also use a higher one.
+    #[must_use]
+    pub fn suffices(
+        &self,
+        order: Order,
+        mark: u64,
+        reserve: u64,
+        access: Access,
+        free: u64,
+    ) -> bool {
+        let mut usable = free as i64 - (order.frames() as i64 - 1);
+        let reserves = Access::NON_BLOCK | Access::MIN_RESERVE | Access::HIGHATOMIC | Access::OOM;
+        if !access.intersects(reserves) {
+            usable -= self.free_highatomic_near() as i64;
+        }
+        if !access.contains(Access::CMA) {
+            usable -= self.free_cma_near() as i64;
+        }
+        if usable <= (access.lowered(mark) + reserve) as i64 {
+            return false;
+        }
+        order == Order::ZERO || self.has_block(order, access)
+    }
+
+    /// [`suffices`](Self::suffices) for one frame, mostly in three loads: the counter that may lag is read, and what
+    /// some frames are kept for is subtracted, but never more than is free.
+    #[inline]
+    #[must_use]
+    pub fn suffices_for_one(&self, level: Level, reserve: u64, access: Access) -> bool {
+        let free = self.free_frames();
+        let mut kept = self.free_highatomic_near();
+        if !access.contains(Access::CMA) {
+            kept += self.free_cma_near();
+        }
+        let mark = self.mark(level);
+        if free.saturating_sub(kept) > mark + reserve {
+            return true;
+        }
+        if self.suffices(Order::ZERO, mark, reserve, access, self.free_near(mark)) {
+            return true;
+        }
+        // A boost must not starve those who may go below the minimum.
+        level == Level::Min
+            && access.contains(Access::MIN_RESERVE)
+            && self.boost() > 0
+            && self.suffices(
+                Order::ZERO,
+                self.levels().min,
+                reserve,
+                access,
+                self.free_near(mark),
+            )
+    }
+
+    /// Free frames, exact where the counter that lags is too near `mark` to decide.
+    #[must_use]
+    pub fn free_near(&self, mark: u64) -> u64 {
+        let free = self.free_frames();
+        if free.saturating_sub(self.drift()) > mark {
+            free
+        } else {
+            self.free_frames_exact()
+        }
+    }
+
+    /// Whether some shard has a block of `order` that a request may use.
+    fn has_block(&self, order: Order, access: Access) -> bool {
+        let urgent = access.intersects(Access::HIGHATOMIC | Access::OOM);
+        let usable = |kind: Mobility| match kind {
+            Mobility::HighAtomic => urgent,
+            Mobility::Cma => access.contains(Access::CMA),
+            Mobility::Isolate => false,
+            _ => true,
+        };
+        let mut kinds = Mobility::ALL.into_iter().filter(|&kind| usable(kind));
+        kinds.any(|kind| self.shards.iter().any(|cell| cell.may_serve(kind, order)))
+    }
+}
+
+impl Access {
+    /// How low a level is for a request with this access.
+    #[must_use]
+    pub const fn lowered(self, mark: u64) -> u64 {
+        let mut lowered = mark;
+        if self.contains(Self::MIN_RESERVE) {
+            lowered -= lowered / 2;
+            if self.contains(Self::NON_BLOCK) {
+                lowered -= lowered / 4;
+            }
+        }
+        if self.contains(Self::OOM) {
+            lowered -= lowered / 2;
+        }
+        lowered
+    }
+}
+
+impl core::fmt::Display for BadLevels {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Levels {
+            min,
+            low,
+            high,
+            promo,
+        } = self.levels;
+        write!(
+            f,
+            "watermarks {min}, {low}, {high}, {promo} are out of order or above {} managed frames",
+            self.managed
+        )
+    }
+}
+
+impl core::error::Error for BadLevels {}
