@@ -5,6 +5,7 @@
 //! spans of zones may overlap, so a frame's zone is found from the runs of memory, never from spans.
 //! Lock ranks: none of its own. Used by: alloc, and through it frame, lru and reclaim.
 
+pub mod formulas;
 mod limits;
 mod plan;
 mod zonelist;

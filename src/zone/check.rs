@@ -33,6 +33,13 @@ pub enum ZoneFault {
     Summary(Pfn),
     /// A counter of the shard that starts here differs from the recount.
     Counter(Pfn),
+    /// The highatomic lines do not make up the reserve.
+    Reserve {
+        /// As noted.
+        noted: u64,
+        /// As counted.
+        counted: u64,
+    },
     /// The number of managed frames differs from the recount.
     Managed {
         /// As noted.
@@ -81,12 +88,22 @@ impl<P: Platform> Zone<P> {
                 return Err(ZoneFault::Counter(start));
             }
         }
-        let noted = self.managed();
+        let noted = self.managed() + self.ballooned();
         if managed != noted {
             return Err(ZoneFault::Managed {
                 noted,
                 counted: managed,
             });
+        }
+        let lines = self.infos.iter();
+        let reserved =
+            lines.filter(|&info| Info(info.load(Relaxed)).kind() == Mobility::HighAtomic);
+        let (noted, counted) = (
+            self.reserved_highatomic(),
+            reserved.count() as u64 * u64::from(PLACES),
+        );
+        if noted != counted {
+            return Err(ZoneFault::Reserve { noted, counted });
         }
         let behind = self
             .free
@@ -166,7 +183,6 @@ impl Shard {
     fn summaries_hold(&self) -> bool {
         (0..SETS).all(|set| self.index.is_consistent(set))
             && (0..10).all(|set| self.pool.is_consistent(set))
-            && Mobility::COUNT as u32 * 10 == SETS + 10
     }
 }
 
@@ -180,6 +196,9 @@ impl fmt::Display for ZoneFault {
             Self::Pool(pfn) => write!(f, "frames from {pfn}: pool of whole lines is wrong"),
             Self::Summary(pfn) => write!(f, "shard {pfn}: a summary of bitmaps is wrong"),
             Self::Counter(pfn) => write!(f, "shard {pfn}: a counter differs from the recount"),
+            Self::Reserve { noted, counted } => {
+                write!(f, "{noted} highatomic frames noted, {counted} counted")
+            }
             Self::Managed { noted, counted } => {
                 write!(f, "{noted} managed frames noted, {counted} counted")
             }

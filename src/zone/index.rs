@@ -98,6 +98,12 @@ impl Index {
         at
     }
 
+    /// The members of the aligned 64 numbers around `at`, bit by bit.
+    #[inline]
+    pub(super) fn word(&self, set: u32, at: u32) -> u64 {
+        self.at(set, 0, at >> 6).load(Relaxed)
+    }
+
     /// The lowest member that is `from` or more.
     pub(super) fn next(&self, set: u32, from: u32) -> Option<u32> {
         let mut at = from;

@@ -12,27 +12,37 @@
 //! form the same structure one level up, a bit to a line. No link ever lies in a free frame.
 #![allow(dead_code, reason = "pageset and alloc use it")]
 
+mod bad;
 mod block;
 mod check;
 mod holes;
 mod index;
 mod info;
+mod isolate;
 mod line;
 mod mobility;
 mod online;
 mod refill;
+mod reporting;
+mod reserve;
 mod shard;
-pub mod watermark;
+mod watermark;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use bad::{MarkError, WasBad};
 pub(crate) use block::Block;
 pub use check::ZoneFault;
 pub use info::Fault;
+pub(crate) use isolate::Isolation;
+pub use isolate::{IsolateError, OfflineError, Purpose};
 pub use mobility::Mobility;
 pub use online::OnlineError;
 pub(crate) use refill::Sink;
+pub(crate) use reporting::{REPORT, ReportCursor};
+pub use reserve::{CmaError, Keep};
+pub use watermark::{Access, BadLevels, Level, Levels};
 
 use core::fmt;
 
@@ -47,6 +57,7 @@ use index::Index;
 use info::{Info, MAX_HOLES};
 use line::{Line, PLACES, WHOLE};
 use shard::{Counts, SETS, Shard};
+use watermark::Watermarks;
 
 /// Most lines that one hold of a shard's lock changes.
 pub(crate) const MAX_LINES_PER_HOLD: usize = 2016;
@@ -78,6 +89,8 @@ pub struct Zone<P: Platform> {
     skew: u32,
     /// Lines' infos, also reached through the shards.
     infos: &'static [AtomicU32],
+    /// Lines' bits, also reached through the shards.
+    lines: &'static [Line],
     holes: Holes,
     /// Sum of the shards' free counts, each at most `drift` behind.
     free: AtomicU64,
@@ -89,10 +102,22 @@ pub struct Zone<P: Platform> {
     present: AtomicU64,
     /// Frees that named frames outside the zone or frames that were free.
     faults: AtomicU64,
+    /// Frames in highatomic lines.
+    reserved: AtomicU64,
+    /// Frames in CMA lines.
+    cma: AtomicU64,
+    /// Frames marked bad.
+    bad: AtomicU64,
+    /// Frames lent to the hypervisor; neither free nor managed.
+    ballooned: AtomicU64,
     /// Whether frames are being brought online or taken offline.
     changing: AtomicBool,
+    watermarks: Watermarks,
     /// Whether kinds are kept apart; off on zones too small for it.
     grouping: AtomicBool,
+    /// Times a shard was locked.
+    #[cfg(test)]
+    holds: AtomicU64,
 }
 
 /// A shard and what may be read of it without its lock.
@@ -172,6 +197,8 @@ impl<P: Platform> Zone<P> {
                 holes,
                 skew: if i == 0 { skew } else { 0 },
                 counts: Counts::default(),
+                #[cfg(test)]
+                work: shard::Work::default(),
             };
             at = end;
             CachePadded(Cell::new(shard, from * PLACES, to * PLACES))
@@ -184,14 +211,22 @@ impl<P: Platform> Zone<P> {
             giants_per_shard: per_shard.trailing_zeros(),
             skew,
             infos,
+            lines: bits,
             holes,
             free: AtomicU64::new(0),
             drift: AtomicU64::new(drift),
             managed: AtomicU64::new(0),
             present: AtomicU64::new(0),
             faults: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            cma: AtomicU64::new(0),
+            bad: AtomicU64::new(0),
+            ballooned: AtomicU64::new(0),
             changing: AtomicBool::new(false),
+            watermarks: Watermarks::default(),
             grouping: AtomicBool::new(true),
+            #[cfg(test)]
+            holds: AtomicU64::new(0),
         })
     }
 
@@ -207,6 +242,7 @@ impl<P: Platform> Zone<P> {
     ) -> Option<Block> {
         let mut frame = [0];
         let took = |frame: u32| Block::new(Pfn(self.base + u64::from(frame)), order);
+        let mobility = self.grouped(mobility);
         for cell in self.shards_from(home) {
             if cell.may_serve(mobility, order) {
                 let taken = self.with(cell, off, |shard| shard.take(order.get(), mobility));
@@ -216,6 +252,27 @@ impl<P: Platform> Zone<P> {
             }
         }
         (self.take_lent(order, mobility, home, &mut frame, off) == 1).then(|| took(frame[0]))
+    }
+
+    /// [`take`](Self::take) without the last step: nothing that belongs to another kind is touched.
+    pub(crate) fn take_unmixed(
+        &self,
+        order: Order,
+        mobility: Mobility,
+        home: u32,
+        off: &IrqOff<P>,
+    ) -> Option<Block> {
+        let mobility = self.grouped(mobility);
+        self.shards_from(home).find_map(|cell| {
+            if !cell.may_serve(mobility, order) {
+                return None;
+            }
+            let local = self.with(cell, off, |shard| shard.take(order.get(), mobility))?;
+            Some(Block::new(
+                Pfn(self.base + u64::from(cell.first + local)),
+                order,
+            ))
+        })
     }
 
     /// Takes up to `out.len()` blocks of `order` and returns how many; `out` then starts with their first frames,
@@ -228,6 +285,7 @@ impl<P: Platform> Zone<P> {
         out: &mut [u32],
         off: &IrqOff<P>,
     ) -> usize {
+        let mobility = self.grouped(mobility);
         let mut done = 0;
         for cell in self.shards_from(home) {
             while done < out.len() && cell.may_serve(mobility, order) {
@@ -343,6 +401,9 @@ impl<P: Platform> Zone<P> {
             }
         }
         let grouping = self.grouping.load(Relaxed);
+        if grouping {
+            self.raise_boost();
+        }
         for lend in [Lend::Claim, Lend::Steal] {
             for cell in self.shards_from(home) {
                 while done < out.len() && cell.may_lend(mobility, order) {
@@ -359,6 +420,23 @@ impl<P: Platform> Zone<P> {
             }
         }
         done
+    }
+
+    /// The kind whose lines serve a request: where kinds are not kept apart, all that lend to each other are one.
+    #[inline]
+    #[must_use]
+    pub fn grouped(&self, mobility: Mobility) -> Mobility {
+        if mobility.is_mergeable() && !self.grouping.load(Relaxed) {
+            Mobility::Movable
+        } else {
+            mobility
+        }
+    }
+
+    /// Keeps kinds apart, or not: on less than six pageblocks' worth of frames it costs more than it gives.
+    /// Told by the number of frames above the high watermark.
+    pub(crate) fn regroup(&self, frames_to_use: u64) {
+        self.grouping.store(frames_to_use >= GROUPING, Relaxed);
     }
 
     /// Every shard, from `home` on, around.
@@ -392,7 +470,13 @@ impl<P: Platform> Zone<P> {
     #[inline]
     fn with<T>(&self, cell: &Cell<P>, off: &IrqOff<P>, work: impl FnOnce(&mut Shard) -> T) -> T {
         let mut shard = cell.lock.lock(off);
+        #[cfg(test)]
+        self.holds.fetch_add(1, Relaxed);
+        #[cfg(test)]
+        shard.work.take();
         let result = work(&mut shard);
+        #[cfg(test)]
+        assert!(shard.work.take() as usize <= MAX_LINES_PER_HOLD);
         let counts = shard.counts;
         cell.available.store(counts.available, Relaxed);
         cell.free.store(counts.free, Relaxed);
@@ -408,6 +492,11 @@ impl<P: Platform> Zone<P> {
             self.free.fetch_add(change, Relaxed);
         }
         result
+    }
+
+    #[cfg(test)]
+    fn holds(&self) -> u64 {
+        self.holds.load(Relaxed)
     }
 
     /// First frame of the first line: relative frame numbers count from here. The span may start later.
@@ -490,6 +579,31 @@ impl<P: Platform> Zone<P> {
         self.sum(|cell| &cell.isolated)
     }
 
+    /// [`free_cma`](Self::free_cma), without a walk over the shards where there is no CMA.
+    #[inline]
+    fn free_cma_near(&self) -> u64 {
+        if self.cma.load(Relaxed) == 0 {
+            0
+        } else {
+            self.free_cma()
+        }
+    }
+
+    /// [`free_highatomic`](Self::free_highatomic), without a walk over the shards where nothing is reserved.
+    #[inline]
+    fn free_highatomic_near(&self) -> u64 {
+        if self.reserved.load(Relaxed) == 0 {
+            0
+        } else {
+            self.free_highatomic()
+        }
+    }
+
+    /// First frame of a line.
+    fn line_start(&self, line: u32) -> Pfn {
+        Pfn(self.base + u64::from(line) * u64::from(PLACES))
+    }
+
     fn sum(&self, count: impl Fn(&Cell<P>) -> &AtomicU64) -> u64 {
         self.shards
             .iter()
@@ -510,20 +624,15 @@ impl<P: Platform> Zone<P> {
         self.spec.span.contains(pfn)
     }
 
-    /// Whether `pfn` can be given by this zone: in the span, online, and not bad.
+    /// Whether `pfn` is online in this zone, good or bad.
     #[must_use]
     pub fn is_managed(&self, pfn: Pfn) -> bool {
-        if !self.contains(pfn) {
-            return false;
-        }
-        let frame = pfn.0 - self.base;
         let info = self.info_of(pfn);
-        let place = (frame % u64::from(PLACES)) as u32;
-        !info.is_absent()
-            && self
-                .holes
-                .of(info.holes())
-                .is_none_or(|hole| hole.absent.is_taken(place, 0) && hole.bad.is_taken(place, 0))
+        let place = (pfn.0.wrapping_sub(self.base) % u64::from(PLACES)) as u32;
+        let hole = self.holes.of(info.holes());
+        self.contains(pfn)
+            && !info.is_absent()
+            && hole.is_none_or(|hole| hole.absent.is_taken(place, 0))
     }
 
     /// What the pageblock of `pfn` is used for; frames outside the zone are `Isolate`. A plain load.
@@ -635,11 +744,14 @@ impl<P: Platform> fmt::Display for Zone<P> {
 /// How much a shard's free count moves before the zone hears of it: a few refills of a pageset.
 const DRIFT: u64 = 256;
 
+/// Frames from which on kinds are kept apart: a pageblock of each.
+const GROUPING: u64 = Order::PAGEBLOCK.frames() * Mobility::COUNT as u64;
+
 /// Blocks of `order` that one hold may take or give, at most [`MAX_LINES_PER_HOLD`] lines.
 #[inline]
 fn hold(order: Order) -> usize {
-    // Larger blocks touch a word for each of their lines, and one bit of the pool.
-    (MAX_LINES_PER_HOLD >> order.get().saturating_sub(WHOLE)).max(1)
+    // Larger blocks change each of their lines, and are looked at before that.
+    (MAX_LINES_PER_HOLD / 2 >> order.get().saturating_sub(WHOLE)).max(1)
 }
 
 /// Records of lines with holes: every memory map has a few, and bad frames stay few.

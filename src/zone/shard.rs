@@ -25,6 +25,12 @@ pub(super) const SETS: u32 = 50;
 /// Smallest class that a movable request claims: half the order of a pageblock.
 const SENSIBLE: u8 = WHOLE / 2;
 
+/// Words of 64 lines in which a bulk request looks for the fullest line.
+const LOOK_WORDS: u32 = 4;
+
+/// Free frames of a line that is taken without looking for a fuller one: the search would cost more than it yields.
+const FULL_ENOUGH: u32 = 8;
+
 /// Lines and their state.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -41,6 +47,31 @@ pub(super) struct Shard {
     /// Lines of the first giant that lie before the shard.
     pub(super) skew: u32,
     pub(super) counts: Counts,
+    #[cfg(test)]
+    pub(super) work: Work,
+}
+
+/// Lines changed under one hold of the lock, counted so that each test checks the bound.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    lines: AtomicU32,
+    last: AtomicU32,
+}
+
+#[cfg(test)]
+impl Work {
+    fn changes(&self, line: u32) {
+        if self.last.swap(line, Relaxed) != line {
+            self.lines.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Lines changed since the last call.
+    pub(super) fn take(&self) -> u32 {
+        self.last.store(u32::MAX, Relaxed);
+        self.lines.swap(0, Relaxed)
+    }
 }
 
 /// Sums over a shard's lines.
@@ -135,11 +166,18 @@ impl Shard {
         Info(self.infos[line as usize].load(Relaxed))
     }
 
+    #[inline]
+    pub(super) fn set_info(&self, line: u32, info: Info) {
+        #[cfg(test)]
+        self.work.changes(line);
+        self.infos[line as usize].store(info.0, Relaxed);
+    }
+
     /// Stores the info of a line whose free count and class may have changed; the commonest case is that its class has not.
     #[inline]
     fn settle(&mut self, line: u32, old: Info, new: Info) {
         if old.class() == new.class() {
-            self.infos[line as usize].store(new.0, Relaxed);
+            self.set_info(line, new);
         } else {
             self.update(line, new);
         }
@@ -148,7 +186,7 @@ impl Shard {
     /// Stores the info and moves the line to the set or the pool that it names.
     pub(super) fn update(&mut self, line: u32, new: Info) {
         let old = self.info(line);
-        self.infos[line as usize].store(new.0, Relaxed);
+        self.set_info(line, new);
         let (from, to) = (old.set(), new.set());
         if from != to {
             if let Some(set) = from {
@@ -271,12 +309,12 @@ impl Shard {
             self.lines[line as usize].clear(0, order);
             let info = self.info(line).with_kind(kind);
             let info = info.with(PLACES - (1 << order), WHOLE as i8 - 1);
-            self.infos[line as usize].store(info.0, Relaxed);
+            self.set_info(line, info);
             self.enter(kind as u32 * 10 + u32::from(WHOLE) - 1, line);
         } else {
             for line in line..line + (1 << (order - WHOLE)) {
                 let info = self.info(line).with_kind(kind).with(0, -1);
-                self.infos[line as usize].store(info.0, Relaxed);
+                self.set_info(line, info);
             }
         }
         self.counts.free -= 1 << order;
@@ -306,14 +344,13 @@ impl Shard {
                     None => 0,
                 }
             } else if classes != 0 {
-                let class = classes.trailing_zeros();
-                let line = self.index.first(kind as u32 * 10 + class);
+                let line = self.fullest(kind as u32 * 10 + classes.trailing_zeros());
                 self.take_run(line, order, base, rest)
             } else {
                 match self.pool_take(WHOLE) {
                     Some(line) => {
                         let info = self.info(line).with_kind(kind);
-                        self.infos[line as usize].store(info.0, Relaxed);
+                        self.set_info(line, info);
                         self.take_run(line, order, base, rest)
                     }
                     None => 0,
@@ -325,6 +362,39 @@ impl Shard {
             done += taken;
         }
         done
+    }
+
+    /// The line with the fewest free frames among the first members of a set, the lowest of equals.
+    ///
+    /// A class says little about how full a line is. Without this look, turnover of half of a zone's frames leaves one
+    /// in a hundred pageblocks fewer whole.
+    fn fullest(&self, set: u32) -> u32 {
+        let first = self.index.first(set);
+        let mut best = (u32::MAX, first);
+        let mut words = 0;
+        let mut at = first;
+        while words < LOOK_WORDS {
+            let mut members = self.index.word(set, at);
+            if members != 0 {
+                words += 1;
+            }
+            while members != 0 {
+                let line = (at & !63) + members.trailing_zeros();
+                members &= members - 1;
+                let free = self.info(line).free();
+                if free < best.0 {
+                    best = (free, line);
+                    if free <= FULL_ENOUGH {
+                        return line;
+                    }
+                }
+            }
+            match self.index.next(set, (at | 63) + 1) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        best.1
     }
 
     /// Takes blocks of `order <= 6` from one line, lowest first. The line is in its set, or wholly free and in none.
@@ -374,7 +444,7 @@ impl Shard {
         let new = info.with(free, class);
         if info.is_pooled() {
             // Already out of the pool: only a set may have to be entered.
-            self.infos[line as usize].store(new.0, Relaxed);
+            self.set_info(line, new);
             if let Some(set) = new.set() {
                 self.enter(set, line);
             }
@@ -426,12 +496,16 @@ impl Shard {
             if info.free() != 0 {
                 return Err(Fault::AlreadyFree);
             }
+            let hole = self.holes.of(info.holes());
+            if hole.is_some_and(|hole| hole.absent.load() != [0; 8]) {
+                return Err(Fault::Unmanaged);
+            }
             pool &= info.is_plain() && info.kind().is_mergeable() && !info.is_isolated();
         }
         if pool {
             for line in lines {
                 let info = self.info(line).with(PLACES, WHOLE as i8);
-                self.infos[line as usize].store(info.0, Relaxed);
+                self.set_info(line, info);
             }
             self.pool_give(first, order - WHOLE);
             self.counts.free += 1 << order;
@@ -564,6 +638,16 @@ impl Shard {
         let line = giant * PLACES + place - self.skew;
         self.pool_remove(line, k);
         Some(line)
+    }
+
+    /// Takes a block of order `k` lines that is in the pool.
+    pub(super) fn take_pooled_at(&mut self, line: u32, k: u8) {
+        self.pool_remove(line, k);
+        for line in line..line + (1 << k) {
+            let info = self.info(line).with(0, -1);
+            self.set_info(line, info);
+        }
+        self.counts.free -= u64::from(PLACES) << k;
     }
 
     #[inline]
