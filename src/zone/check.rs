@@ -7,10 +7,11 @@
 use core::fmt;
 
 use super::Zone;
+use super::counts::Counts;
 use super::info::Info;
 use super::line::{self, ALL_FREE, PLACES, WHOLE};
 use super::mobility::Mobility;
-use super::shard::{Counts, SETS, Shard};
+use super::shard::{SETS, Shard};
 use crate::addr::Pfn;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -25,6 +26,8 @@ pub enum ZoneFault {
     Class(Pfn),
     /// The line that starts here is in a set that it should not be in, or is missing from one.
     Set(Pfn),
+    /// The line that starts here is fuller than its group is said to be.
+    Fullness(Pfn),
     /// The line that starts here: a frame is free that is absent or bad.
     FreeHole(Pfn),
     /// The run of 2^18 frames that starts here: its whole lines are not the ones noted.
@@ -143,6 +146,9 @@ impl Shard {
         if (0..SETS).any(|set| self.index.contains(set, line) != (info.set() == Some(set))) {
             return Err(ZoneFault::Set);
         }
+        if !self.fullness.holds_for(line, info) {
+            return Err(ZoneFault::Fullness);
+        }
         let hole = self.holes.of(info.holes());
         let (absent, unusable) = match hole {
             _ if info.is_absent() => (ALL_FREE, ALL_FREE),
@@ -192,6 +198,7 @@ impl fmt::Display for ZoneFault {
             Self::FreeCount(pfn) => write!(f, "line {pfn}: free count and bits differ"),
             Self::Class(pfn) => write!(f, "line {pfn}: largest free block and bits differ"),
             Self::Set(pfn) => write!(f, "line {pfn}: in a wrong set, or missing from one"),
+            Self::Fullness(pfn) => write!(f, "line {pfn}: fuller than its group is noted"),
             Self::FreeHole(pfn) => write!(f, "line {pfn}: an absent or bad frame is free"),
             Self::Pool(pfn) => write!(f, "frames from {pfn}: pool of whole lines is wrong"),
             Self::Summary(pfn) => write!(f, "shard {pfn}: a summary of bitmaps is wrong"),

@@ -7,6 +7,7 @@
 //! Used by: shard, zone.
 
 use super::mobility::Mobility;
+use super::shard::CLASSES;
 
 /// Free count, class, kind and marks of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +111,19 @@ impl Info {
         self.0 & (KIND | ISOLATED) < (Mobility::PCP as u32) << KIND_AT
     }
 
+    /// Whether some of its frames are free, but not all, and it serves `kind` now.
+    #[inline]
+    pub(super) const fn is_partly_free_of(self, kind: Mobility) -> bool {
+        let free = self.free();
+        self.0 & (KIND | ISOLATED) == (kind as u32) << KIND_AT && free != 0 && free != 512
+    }
+
+    /// Whether it is of a lending kind, not isolated, and not wholly free: then its set follows from its kind and class.
+    #[inline]
+    pub(super) const fn is_ordinary(self) -> bool {
+        self.is_lending() && !self.is_whole()
+    }
+
     /// The set of lines to which it belongs, by kind and class; none if nothing can be taken from it there.
     #[inline]
     pub(super) const fn set(self) -> Option<u32> {
@@ -117,7 +131,7 @@ impl Info {
         if class < 0 || self.is_isolated() || self.is_pooled() {
             None
         } else {
-            Some(self.kind_number() * 10 + class as u32)
+            Some(self.kind_number() * CLASSES + class as u32)
         }
     }
 

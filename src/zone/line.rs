@@ -213,6 +213,19 @@ pub(super) fn class_at_most(words: &Words, limit: i8) -> i8 {
     class
 }
 
+/// The class after a block of order `k` was taken from a smallest free block of a line of `class`; `words` are what is left.
+#[inline]
+pub(super) fn class_after_best(words: &Words, k: u8, class: i8) -> i8 {
+    if any(words, class as u8) {
+        class
+    } else if class > k as i8 {
+        // A block of that class was split, which best fit does only if there is no smaller one: its upper half is left.
+        class - 1
+    } else {
+        class_at_most(words, class - 1)
+    }
+}
+
 /// The lowest free block of order `k`.
 #[inline]
 pub(super) fn first(words: &Words, k: u8) -> Option<u32> {
@@ -220,13 +233,17 @@ pub(super) fn first(words: &Words, k: u8) -> Option<u32> {
         let whole = fold_whole(whole_words(words), k);
         return (whole != 0).then(|| whole.trailing_zeros() * 64);
     }
+    // All words are looked at: where the block is cannot be predicted, and a wrong guess costs more.
+    let mut found = 0u8;
     for (i, &word) in words.iter().enumerate() {
-        let found = blocks(!word, k);
-        if found != 0 {
-            return Some(i as u32 * 64 + found.trailing_zeros() + 1 - (1 << k));
-        }
+        found |= u8::from(blocks(!word, k) != 0) << i;
     }
-    None
+    if found == 0 {
+        return None;
+    }
+    let i = found.trailing_zeros();
+    let bits = blocks(!words[i as usize & 7], k);
+    Some(i * 64 + bits.trailing_zeros() + 1 - (1 << k))
 }
 
 /// The free blocks of order `k <= 6` of a word, each as its lowest bit.
