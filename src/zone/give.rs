@@ -6,7 +6,7 @@
 //! Used by: zone.
 
 use super::info::Fault;
-use super::line::{PLACES, WHOLE};
+use super::line::{Bits, PLACES, WHOLE};
 use super::shard::Shard;
 
 impl Shard {

@@ -10,7 +10,7 @@
 //! stand its kind ([`Mobility`]) and its class, the order of its largest free block. A **shard** keeps sets of lines by
 //! kind and class, so that the fullest line that can serve a request is a few bit operations away. Wholly free lines
 //! form the same structure one level up, a bit to a line. No link ever lies in a free frame.
-#![allow(dead_code, reason = "pageset and alloc use it")]
+#![allow(dead_code, unused_imports, reason = "the layers above use it")]
 
 mod bad;
 mod block;

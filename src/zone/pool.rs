@@ -7,8 +7,8 @@
 //! Used by: shard (take, give, update), zone.
 
 use super::info::Info;
-use super::line::{self, PLACES, WHOLE, Words};
-use super::shard::{SETS, Shard};
+use super::line::{self, Line, PLACES, WHOLE};
+use super::shard::{CLASSES, SETS, Shard};
 use crate::sync::atomic::Ordering::Relaxed;
 
 impl Shard {
@@ -29,13 +29,13 @@ impl Shard {
     }
 
     #[inline]
-    fn pool_remove_block(&mut self, line: u32, k: u8, class: impl Fn(&Words, i8) -> i8) {
+    fn pool_remove_block(&mut self, line: u32, k: u8, class: impl Fn(&Line, i8) -> i8) {
         let (giant, place) = self.giant(line);
         let bits = &self.giants[giant as usize];
         bits.clear(place, k);
         let old = self.giant_info(giant);
         let free = old.free().wrapping_sub(1 << k);
-        let class = class(&bits.load(), old.class());
+        let class = class(bits, old.class());
         self.giant_update(giant, old, free, class);
     }
 
@@ -49,15 +49,15 @@ impl Shard {
         }
         let class = classes.trailing_zeros();
         let giant = self.pool.first(class);
-        let words = self.giants[giant as usize].load();
+        let bits = &self.giants[giant as usize];
         let place = if class == u32::from(k) {
-            line::first(&words, k)
+            line::first(bits, k)
         } else {
-            line::best(&words, k)
+            line::best(bits, k)
         }?;
         let line = giant * PLACES + place - self.skew;
-        self.pool_remove_block(line, k, |words, class| {
-            line::class_after_best(words, k, class)
+        self.pool_remove_block(line, k, |bits, class| {
+            line::class_after_best(bits, k, class)
         });
         Some(line)
     }
@@ -83,7 +83,8 @@ impl Shard {
         if old.class() == class {
             return;
         }
-        if old.class() >= 0 && self.pool.remove(old.class() as u32, giant) {
+        if (0..CLASSES as i8).contains(&old.class()) && self.pool.remove(old.class() as u32, giant)
+        {
             self.counts.available &= !(1 << (SETS + old.class() as u32));
         }
         if class >= 0 && self.pool.insert(class as u32, giant) {

@@ -8,7 +8,7 @@
 
 use super::fullness::NONE;
 use super::info::Info;
-use super::line::{self, ALL_FREE, PLACES, WHOLE, Words};
+use super::line::{self, ALL_FREE, PLACES, WHOLE};
 use super::mobility::Mobility;
 use super::shard::{CLASSES, Shard};
 
@@ -35,24 +35,22 @@ impl Shard {
             return self.take_in_whole(line, order);
         }
         let bits = &self.lines[line as usize];
-        let mut words = bits.load();
         let class = info.class();
         let found = if class == order as i8 {
-            line::first(&words, order)
+            line::first(bits, order)
         } else {
-            line::best(&words, order)
+            line::best(bits, order)
         };
         let Some(place) = found else {
             return self.lost(line);
         };
-        line::clear(&mut words, place, order);
         bits.clear(place, order);
         let frames = 1 << order;
         let free = info.free().wrapping_sub(frames);
         let class = if free == 0 {
             -1
         } else {
-            line::class_after_best(&words, order, class)
+            line::class_after_best(bits, order, class)
         };
         self.counts.sub(info, frames);
         self.settle(line, info, info.with(free, class));
@@ -216,34 +214,26 @@ impl Shard {
             return 0;
         }
         let frames = (done as u32) << order;
-        let new = info.with(
-            info.free().wrapping_sub(frames),
-            class_left(&words, info, frames),
-        );
-        self.counts.sub(info, frames);
+        let free = info.free().wrapping_sub(frames);
+        let bits = &self.lines[line as usize];
         if info.is_whole() {
-            self.lines[line as usize].store(&words);
+            bits.store(&words);
         } else {
-            for i in changed {
-                self.lines[line as usize].set_word(i, words[i]);
-            }
+            changed.for_each(|i| bits.set_word(i, words[i]));
         }
+        let class = if free == 0 {
+            -1
+        } else {
+            line::class_at_most(bits, info.class())
+        };
+        let new = info.with(free, class);
+        self.counts.sub(info, frames);
         if info.is_pooled() {
             self.open(line, new);
         } else {
             self.settle(line, info, new);
         }
         done
-    }
-}
-
-/// Class of a line of which `words` are left after `frames` were taken.
-#[inline]
-fn class_left(words: &Words, info: Info, frames: u32) -> i8 {
-    if info.free() == frames {
-        -1
-    } else {
-        line::class_at_most(words, info.class())
     }
 }
 
