@@ -11,8 +11,9 @@ use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr::NonNull;
 
+use super::error::MapError;
 use super::map::BootMap;
-use crate::addr::PhysAddr;
+use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
 use crate::sync::{CachePadded, PerCpu};
 
@@ -104,7 +105,7 @@ impl Storage {
 /// A constructor that only carves runs once to measure and once to build, so that the two cannot differ:
 /// while measuring, every array is empty.
 #[derive(Debug)]
-pub struct Bump<'s> {
+pub(crate) struct Bump<'s> {
     /// `None` while measuring.
     storage: Option<&'s mut Storage>,
     used: usize,
@@ -113,7 +114,7 @@ pub struct Bump<'s> {
 impl<'s> Bump<'s> {
     /// Measures only.
     #[must_use]
-    pub fn measuring() -> Self {
+    pub(crate) fn measuring() -> Self {
         Self {
             storage: None,
             used: 0,
@@ -122,7 +123,7 @@ impl<'s> Bump<'s> {
 
     /// Carves from the start of `storage`, which is used up by it.
     #[must_use]
-    pub fn new(storage: &'s mut Storage) -> Self {
+    pub(crate) fn new(storage: &'s mut Storage) -> Self {
         Self {
             storage: Some(storage),
             used: 0,
@@ -131,7 +132,7 @@ impl<'s> Bump<'s> {
 
     /// Bytes taken so far. While measuring, enough for storage of any alignment.
     #[must_use]
-    pub fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         // The storage may start unaligned; no slot is aligned to more than a page.
         if self.storage.is_none() {
             self.used.saturating_add(MAX_ALIGN)
@@ -142,7 +143,7 @@ impl<'s> Bump<'s> {
 
     /// Whether this bump only measures.
     #[must_use]
-    pub fn is_measuring(&self) -> bool {
+    pub(crate) fn is_measuring(&self) -> bool {
         self.storage.is_none()
     }
 
@@ -150,20 +151,72 @@ impl<'s> Bump<'s> {
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    pub fn slots<T: 'static>(
+    pub(crate) fn slots<T: 'static>(
+        &mut self,
+        count: usize,
+        value: impl FnMut(usize) -> T,
+    ) -> Result<&'static [T], StorageFull> {
+        Ok(self.slots_mut(count, value)?)
+    }
+
+    /// As [`slots`](Self::slots), for data that will stand under a lock.
+    ///
+    /// # Errors
+    /// [`StorageFull`], with nothing taken.
+    pub(crate) fn slots_mut<T: 'static>(
         &mut self,
         count: usize,
         mut value: impl FnMut(usize) -> T,
-    ) -> Result<&'static [T], StorageFull> {
+    ) -> Result<&'static mut [T], StorageFull> {
+        let Some(first) = self.reserve::<T>(count)? else {
+            return Ok(&mut []);
+        };
+        for i in 0..count {
+            // SAFETY: `i < count`, so the slot lies in what was reserved.
+            let slot = unsafe { first.add(i) };
+            // SAFETY: the slot is inside the storage, aligned, and was never given out.
+            unsafe { slot.write(value(i)) };
+        }
+        // SAFETY: all `count` slots were initialised above; they lie in storage that is valid for ever and are
+        // carved once, so this is the only reference to them.
+        Ok(unsafe { core::slice::from_raw_parts_mut(first.as_ptr(), count) })
+    }
+
+    /// `count` slots whose values carve memory of their own, or fail. While measuring, every value is made, measured
+    /// with the rest and dropped, and the result is empty.
+    ///
+    /// # Errors
+    /// The first error of `value`, or [`StorageFull`]; the storage may be used again from its start then.
+    pub(crate) fn slots_with<T: 'static, E: From<StorageFull>>(
+        &mut self,
+        count: usize,
+        mut value: impl FnMut(&mut Self, usize) -> Result<T, E>,
+    ) -> Result<&'static [T], E> {
+        let first = self.reserve::<T>(count)?;
+        for i in 0..count {
+            let value = value(self, i)?;
+            if let Some(first) = first {
+                // SAFETY: `i < count`, so the slot lies in what was reserved.
+                let slot = unsafe { first.add(i) };
+                // SAFETY: the slot is inside the storage, aligned, and was never given out; what `value` carved
+                // lies behind it.
+                unsafe { slot.write(value) };
+            }
+        }
+        let Some(first) = first else {
+            return Ok(&[]);
+        };
+        // SAFETY: all `count` slots were initialised above; they lie in storage that is valid for ever, are carved
+        // once, and are only read from now on.
+        Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), count) })
+    }
+
+    /// Takes room for `count` values of `T`; `None` while measuring.
+    fn reserve<T>(&mut self, count: usize) -> Result<Option<NonNull<T>>, StorageFull> {
         const { assert!(align_of::<T>() <= MAX_ALIGN) };
-        let available = self
-            .storage
-            .as_ref()
-            .map_or(usize::MAX, |storage| storage.bytes);
-        let base = self
-            .storage
-            .as_ref()
-            .map_or(0, |storage| storage.start.addr().get());
+        let (base, available) = self.storage.as_ref().map_or((0, usize::MAX), |storage| {
+            (storage.start.addr().get(), storage.bytes)
+        });
         let layout = || {
             let start = base
                 .checked_add(self.used)?
@@ -183,27 +236,19 @@ impl<'s> Bump<'s> {
             });
         }
         self.used = end;
-        let Some(storage) = self.storage.as_mut() else {
-            return Ok(&[]);
+        let Some(storage) = self.storage.as_ref() else {
+            return Ok(None);
         };
         // SAFETY: `start <= end <= storage.bytes`, so the pointer stays within the storage.
-        let first = unsafe { storage.start.add(start) }.cast::<T>();
-        for i in 0..count {
-            // SAFETY: `i < count`, so the slot lies within `start..end`, checked above.
-            let slot = unsafe { first.add(i) };
-            // SAFETY: the slot is inside the storage, aligned, and was never given out.
-            unsafe { slot.write(value(i)) };
-        }
-        // SAFETY: all `count` slots were initialised above; they lie in storage that is valid for ever, are carved
-        // once, and are only read from now on.
-        Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), count) })
+        Ok(Some(unsafe { storage.start.add(start) }.cast::<T>()))
     }
 
     /// One slot per CPU, each in cache lines of its own.
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    pub fn per_cpu<T: 'static>(
+    #[allow(dead_code, reason = "for the layers above the allocator")]
+    pub(crate) fn per_cpu<T: 'static>(
         &mut self,
         cpus: u32,
         mut value: impl FnMut() -> T,
@@ -253,6 +298,86 @@ impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
     pub fn map(&self) -> &BootMap<N> {
         self.map
     }
+
+    /// Runs `carve` once to measure and once to build, and gives the map back with what it then leaves free.
+    ///
+    /// # Errors
+    /// The error of `carve`, or a [`MemoryError`]; the memory comes back as it was.
+    pub(crate) fn build<T, E: From<MemoryError>>(
+        mut self,
+        mut carve: impl FnMut(&mut Bump<'_>, &BootMap<N>) -> Result<T, E>,
+    ) -> Result<(T, &'b mut BootMap<N>), (E, Self)> {
+        let mut build = || {
+            self.map.validate(P::PAGE_SHIFT).map_err(MemoryError::Map)?;
+            let mut measure = Bump::measuring();
+            carve(&mut measure, self.map)?;
+            if let Some(storage) = self.storage.as_mut() {
+                storage.check_apart::<P, N>(self.map)?;
+                return carve(&mut Bump::new(storage), self.map);
+            }
+            let page = 1 << P::PAGE_SHIFT;
+            let bytes = (measure.used() as u64).next_multiple_of(page);
+            let start = self.map.take(bytes, page).map_err(MemoryError::Map)?;
+            // SAFETY: `claim` promised the map's free memory, and it is marked as taken now.
+            let storage = unsafe { Storage::from_direct_map::<P>(start, bytes) };
+            let built = storage
+                .map_err(|error| MemoryError::Storage(error).into())
+                .and_then(|mut storage| carve(&mut Bump::new(&mut storage), self.map));
+            if built.is_err() {
+                // What was taken an instant ago is one whole piece of the reserved list, or the end of one.
+                self.map.free(start, bytes).map_err(MemoryError::Map)?;
+            }
+            built
+        };
+        match build() {
+            Ok(value) => Ok((value, self.map)),
+            Err(error) => Err((error, self)),
+        }
+    }
+}
+
+impl Storage {
+    /// That the storage is not among the frames that the map would give out.
+    fn check_apart<P: Platform, const N: usize>(
+        &self,
+        map: &BootMap<N>,
+    ) -> Result<(), MemoryError> {
+        let Some(start) = self.physical else {
+            return Ok(());
+        };
+        // Cannot overflow: `from_direct_map` checked the end.
+        let last = PhysAddr(start.0 + (self.bytes as u64).saturating_sub(1));
+        let first = start.pfn(P::PAGE_SHIFT);
+        let range = FrameRange::new(first, Pfn(last.pfn(P::PAGE_SHIFT).0 + 1));
+        let overlaps = |(_, free): (_, FrameRange)| !free.intersect(range).is_empty();
+        if map.free_frames(P::PAGE_SHIFT).any(overlaps) {
+            return Err(MemoryError::StorageInUse { start });
+        }
+        Ok(())
+    }
+}
+
+/// Why an instance's metadata could not be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The map has no free memory, or no free range that is long enough for the metadata.
+    Map(MapError),
+    /// The metadata would lie where the direct map does not reach.
+    Storage(StorageError),
+    /// The storage is too small.
+    Full(StorageFull),
+    /// The storage lies in memory that the map says is free to give out: reserve it in the map.
+    StorageInUse {
+        /// First byte of the storage.
+        start: PhysAddr,
+    },
+}
+
+impl From<StorageFull> for MemoryError {
+    fn from(error: StorageFull) -> Self {
+        Self::Full(error)
+    }
 }
 
 impl fmt::Display for StorageError {
@@ -280,5 +405,20 @@ impl fmt::Display for StorageFull {
     }
 }
 
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Map(error) => fmt::Display::fmt(error, f),
+            Self::Storage(error) => fmt::Display::fmt(error, f),
+            Self::Full(error) => fmt::Display::fmt(error, f),
+            Self::StorageInUse { start } => write!(
+                f,
+                "the storage at {start} is free memory in the boot map: reserve it there"
+            ),
+        }
+    }
+}
+
 impl core::error::Error for StorageError {}
 impl core::error::Error for StorageFull {}
+impl core::error::Error for MemoryError {}

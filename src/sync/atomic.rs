@@ -3,6 +3,7 @@
 //! Owns: the switch. Invariants: every atomic of the crate comes from here. Lock ranks: none. Used by: all.
 
 #[cfg(not(loom))]
+#[allow(unused_imports, reason = "the layers above use them")]
 pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
 };

@@ -6,10 +6,13 @@
 //! Used by: every layer above.
 
 pub(crate) mod atomic;
+mod claims;
 mod epoch;
 mod lock;
 mod per_cpu;
+pub(crate) mod twin;
 
+pub(crate) use claims::{Claims, Refused};
 pub use epoch::{Epoch, GraceBusy, Pinned, Pins};
 pub use lock::{Held, Lock, Ranked};
 pub use per_cpu::{CachePadded, PerCpu};

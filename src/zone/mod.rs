@@ -28,6 +28,7 @@ mod line;
 mod mobility;
 mod online;
 mod pool;
+mod refill;
 mod reporting;
 mod reserve;
 mod shard;
@@ -35,7 +36,7 @@ mod take;
 mod view;
 mod watermark;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use bad::{MarkError, WasBad};
@@ -46,6 +47,7 @@ pub(crate) use isolate::Isolation;
 pub use isolate::{IsolateError, OfflineError, Purpose};
 pub use mobility::Mobility;
 pub use online::OnlineError;
+pub(crate) use refill::Sink;
 pub(crate) use reporting::{REPORT, ReportCursor};
 pub use reserve::{CmaError, Keep};
 pub use watermark::{Access, BadLevels, Level, Levels};

@@ -1,7 +1,11 @@
 //! `Host`: a platform on which threads of a test process play CPUs.
 //!
 //! Frames are numbers only: the direct map answers null. A thread is CPU 0 until it calls [`run_as`].
-#![allow(dead_code, reason = "each test binary uses the part it needs")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses the part it needs"
+)]
 
 extern crate std;
 
@@ -11,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread_local;
 use std::vec::Vec;
 
-use framekeeper::{CpuId, PhysAddr, Platform, RawLock};
+use framekeeper::{CpuId, PhysAddr, Platform, Rank, RawLock};
 
 /// The platform of the host tests.
 #[derive(Debug)]
@@ -23,6 +27,12 @@ pub struct YieldLock(AtomicBool);
 
 thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
+    static LOCKS: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
+}
+
+/// How often the calling thread took a lock of this rank so far.
+pub fn locks_taken(rank: Rank) -> u64 {
+    LOCKS.with(|locks| locks[rank as usize].get())
 }
 
 /// Makes the calling thread act as `cpu` from now on.
@@ -35,6 +45,18 @@ pub fn storage(bytes: usize) -> framekeeper::boot::Storage {
     let mut memory = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
     memory.resize_with(bytes, MaybeUninit::uninit);
     framekeeper::boot::Storage::from_static(memory.leak())
+}
+
+/// Storage in physical memory, of which the host's direct map covers none: every call fails.
+pub fn unmapped_storage(
+    start: u64,
+    bytes: u64,
+) -> Result<framekeeper::boot::Storage, framekeeper::boot::StorageError> {
+    // SAFETY: no byte is used, since the direct map answers null.
+    #[allow(unsafe_code)]
+    unsafe {
+        framekeeper::boot::Storage::from_direct_map::<Host>(PhysAddr(start), bytes)
+    }
 }
 
 // SAFETY: no memory is ever given to an instance of this platform, so the direct map has nothing to cover.
@@ -54,6 +76,9 @@ unsafe impl Platform for Host {
     }
     fn relax() {
         std::thread::yield_now();
+    }
+    fn lock_acquired(rank: Rank) {
+        LOCKS.with(|locks| locks[rank as usize].set(locks[rank as usize].get() + 1));
     }
 }
 

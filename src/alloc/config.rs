@@ -1,0 +1,191 @@
+//! What an instance is made for.
+//!
+//! Owns: [`Config`], and the errors of making an instance from it.
+//! Invariants: none; [`Config::check`] says whether one can be built.
+//! Lock ranks: none. Used by: [`PageAllocator::new`](super::PageAllocator::new).
+
+use core::fmt;
+
+use crate::addr::{CpuId, NodeId};
+use crate::boot::{MemoryError, StorageFull};
+use crate::node::{MAX_NODES, Tuning, ZoneLimits};
+
+/// The most CPUs an instance may have.
+pub const MAX_CPUS: u32 = 8192;
+
+/// What a [`PageAllocator`](super::PageAllocator) is made for. Every field has a default; set those that differ:
+///
+/// ```
+/// use framekeeper::Config;
+/// let config = Config { cpus: 4, ..Config::default() };
+/// assert!(config.raw_codes);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// CPUs that get caches of their own: ids 0 up to this. Default 1.
+    pub cpus: u32,
+    /// The node that a CPU is on. Default: all on node 0.
+    pub node_of: fn(CpuId) -> NodeId,
+    /// Nodes of the machine: ids 0 up to this. Default [`MAX_NODES`].
+    pub nodes: u32,
+    /// Distance between two nodes as firmware gives it: 10 to itself, more to others. Default: 20 to every other.
+    pub distance: fn(NodeId, NodeId) -> u8,
+    /// Where zones end, and what is movable only.
+    pub zones: ZoneLimits,
+    /// Shards per zone; `None` chooses by CPUs and size. One shard is the classical zone with a single lock.
+    pub shards: Option<u32>,
+    /// Frames that one CPU may park in one zone, at most. Default 4096. Costs 4 bytes a frame, CPU and zone.
+    pub pageset_slots: u32,
+    /// Watermarks and pageset limits. Default: as Linux computes them today.
+    pub tuning: Tuning,
+    /// Whether to keep the codes (a quarter of a byte a frame) that [`try_from_raw`](super::PageAllocator::try_from_raw)
+    /// needs. Default true.
+    pub raw_codes: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cpus: 1,
+            node_of: |_| NodeId(0),
+            nodes: MAX_NODES as u32,
+            distance: |a, b| if a == b { 10 } else { 20 },
+            zones: ZoneLimits::default(),
+            shards: None,
+            pageset_slots: 4096,
+            tuning: Tuning::default(),
+            raw_codes: true,
+        }
+    }
+}
+
+/// Why no instance can be made. The memory comes back with it, as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InitError {
+    /// `Config::cpus` is 0 or above [`MAX_CPUS`].
+    Cpus(u32),
+    /// `Config::nodes` is 0 or above [`MAX_NODES`].
+    Nodes(u32),
+    /// Memory or a CPU is on a node that is not below `Config::nodes`.
+    NodeOutOfRange(NodeId),
+    /// A distance between two nodes is 0, below the distance of the first to itself, or differs the other way round.
+    Distance(NodeId, NodeId),
+    /// More shards than a zone can have, or 0.
+    Shards(u32),
+    /// `Tuning::scale_factor` is 0 or above 3000.
+    ScaleFactor(u32),
+    /// `Tuning::fraction` is below 8.
+    Fraction(u32),
+    /// A zone would span 2^32 frames or more, which its frame numbers cannot express.
+    ZoneTooLarge(NodeId),
+    /// The metadata could not be placed.
+    Memory(MemoryError),
+}
+
+/// The most shards a zone may be asked to have.
+pub(crate) const MAX_SHARDS: u32 = 1 << 14;
+
+impl Config {
+    /// Whether an instance can be built, as far as the memory does not matter.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub(crate) fn check(&self) -> Result<(), InitError> {
+        if self.cpus == 0 || self.cpus > MAX_CPUS {
+            return Err(InitError::Cpus(self.cpus));
+        }
+        if self.nodes == 0 || self.nodes as usize > MAX_NODES {
+            return Err(InitError::Nodes(self.nodes));
+        }
+        if let Some(shards) = self.shards
+            && !(1..=MAX_SHARDS).contains(&shards)
+        {
+            return Err(InitError::Shards(shards));
+        }
+        if !(1..=3000).contains(&self.tuning.scale_factor) {
+            return Err(InitError::ScaleFactor(self.tuning.scale_factor));
+        }
+        if let Some(fraction @ 0..8) = self.tuning.fraction {
+            return Err(InitError::Fraction(fraction));
+        }
+        for cpu in 0..self.cpus {
+            self.check_node((self.node_of)(CpuId(cpu)))?;
+        }
+        let node = |n: u32| NodeId(n as u8);
+        for a in (0..self.nodes).map(node) {
+            for b in (0..self.nodes).map(node) {
+                let distance = (self.distance)(a, b);
+                let sound = distance > 0
+                    && distance >= (self.distance)(a, a)
+                    && distance == (self.distance)(b, a);
+                if !sound {
+                    return Err(InitError::Distance(a, b));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the machine has such a node.
+    pub(crate) fn check_node(&self, node: NodeId) -> Result<(), InitError> {
+        if u32::from(node.0) < self.nodes {
+            Ok(())
+        } else {
+            Err(InitError::NodeOutOfRange(node))
+        }
+    }
+}
+
+impl From<MemoryError> for InitError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl From<StorageFull> for InitError {
+    fn from(error: StorageFull) -> Self {
+        Self::Memory(MemoryError::Full(error))
+    }
+}
+
+impl fmt::Display for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus(cpus) => write!(f, "{cpus} CPUs: at least 1 and at most {MAX_CPUS}"),
+            Self::Nodes(nodes) => write!(f, "{nodes} nodes: at least 1 and at most {MAX_NODES}"),
+            Self::NodeOutOfRange(node) => {
+                write!(
+                    f,
+                    "node {} has memory or CPUs: configure more nodes",
+                    node.0
+                )
+            }
+            Self::Distance(a, b) => write!(
+                f,
+                "the distance of nodes {} and {} is 0, below the local one, or not symmetric",
+                a.0, b.0
+            ),
+            Self::Shards(shards) => {
+                write!(f, "{shards} shards: at least 1 and at most {MAX_SHARDS}")
+            }
+            Self::ScaleFactor(factor) => {
+                write!(f, "scale factor {factor}: at least 1 and at most 3000")
+            }
+            Self::Fraction(fraction) => {
+                write!(
+                    f,
+                    "pagesets may hold a part of at most an eighth, not 1/{fraction}"
+                )
+            }
+            Self::ZoneTooLarge(node) => write!(
+                f,
+                "a zone of node {} spans 2^32 frames or more: use larger pages or split the node",
+                node.0
+            ),
+            Self::Memory(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for InitError {}

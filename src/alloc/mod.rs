@@ -1,0 +1,201 @@
+//! The page allocator: blocks of frames for the asking, usable alone.
+//!
+//! Owns: [`PageAllocator`]: the nodes with their zones, the pagesets, the codes of frames given as numbers.
+//! Invariants: a frame is in exactly one place: a shard of its zone, a pageset, or out with one owner.
+//! [`check`](PageAllocator::check) recounts it.
+//! Lock ranks: Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
+
+mod bulk;
+mod check;
+mod codes;
+mod config;
+mod fast;
+mod pages;
+mod place;
+mod raw;
+mod request;
+
+use core::fmt;
+
+use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
+use crate::boot::{BootMap, Bump, Memory};
+use crate::node::{Nodes, Shape};
+use crate::pageset::Pagesets;
+use crate::platform::{IrqOff, Platform};
+use crate::zone::{Mobility, Zone};
+
+pub use check::{CheckError, PagesetCounts, ZoneCounts};
+use codes::Codes;
+pub use codes::RawError;
+pub use config::{Config, InitError, MAX_CPUS};
+pub use pages::Pages;
+pub use request::{AllocError, Request};
+
+/// Hands out the frames of one machine, or of one guest.
+pub struct PageAllocator<P: Platform> {
+    nodes: Nodes<P>,
+    pagesets: Pagesets<P>,
+    /// By zone; empty if the instance keeps none.
+    codes: &'static [Codes],
+    config: Config,
+    /// Bytes of metadata, for reports.
+    metadata: usize,
+}
+
+impl<P: Platform> PageAllocator<P> {
+    /// Takes over the memory's free frames. The metadata goes to the memory's storage, or to the top of the memory itself.
+    ///
+    /// # Errors
+    /// [`InitError`], and the memory as it was.
+    pub fn new<'b, const N: usize>(
+        memory: Memory<'b, P, N>,
+        config: &Config,
+    ) -> Result<Self, (InitError, Memory<'b, P, N>)> {
+        let (this, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
+        this.populate(map);
+        Ok(this)
+    }
+
+    /// Carves an instance without free frames.
+    pub(crate) fn build<const N: usize>(
+        bump: &mut Bump<'_>,
+        map: &BootMap<N>,
+        config: &Config,
+    ) -> Result<Self, InitError> {
+        config.check()?;
+        for (node, _) in map.usable_frames(P::PAGE_SHIFT) {
+            config.check_node(node)?;
+        }
+        for zone in config.zones.zones(map, P::PAGE_SHIFT) {
+            // A line may start before the zone, so the last frame number must leave room for one.
+            if zone.frames.frames() > u64::from(u32::MAX) - (1 << 10) {
+                return Err(InitError::ZoneTooLarge(zone.node));
+            }
+        }
+        let shape = Shape {
+            cpus: config.cpus,
+            shards: config.shards,
+            node_of: config.node_of,
+            distance: config.distance,
+        };
+        let start = bump.used();
+        let zones = config.zones.zones(map, P::PAGE_SHIFT);
+        let count = zones.count();
+        let nodes = Nodes::build(bump, map, &config.zones, &shape)?;
+        let mut zones = config.zones.zones(map, P::PAGE_SHIFT);
+        let coded = if config.raw_codes { count } else { 0 };
+        let codes = bump.slots_with(coded, |bump, _| {
+            let zone = zones.next().expect("counted above");
+            Codes::build(bump, zone.frames).map_err(InitError::from)
+        })?;
+        let pagesets = Pagesets::build(bump, config.cpus, count, config.pageset_slots)?;
+        Ok(Self {
+            nodes,
+            pagesets,
+            codes,
+            config: config.clone(),
+            metadata: bump.used() - start,
+        })
+    }
+
+    /// Hands over the frames that the map leaves free. Once, after [`build`](Self::build).
+    pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>) {
+        let refused = self.nodes.populate(map, &self.config.zones);
+        debug_assert_eq!(refused, 0, "frames in pageblocks with too many holes");
+        self.recompute();
+    }
+
+    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all.
+    /// Returns how many pagesets got new limits.
+    pub(crate) fn recompute(&self) -> u32 {
+        self.nodes.recompute(&self.config.tuning);
+        let mut changed = 0;
+        for (index, zone) in self.nodes.zones().iter().enumerate() {
+            let limits = self.nodes.fresh_limits(zone, &self.config.tuning);
+            for (_, pageset) in self.pagesets.of_zone(index as u8) {
+                let off = IrqOff::new();
+                changed += u32::from(pageset.lock(&off).set_limits(limits));
+            }
+        }
+        changed
+    }
+
+    /// A tick of the calling CPU's housekeeping, about once a second: pagesets that were quiet give frames back.
+    pub fn tick(&self) {
+        for (index, zone) in self.nodes.zones().iter().enumerate() {
+            let off = IrqOff::new();
+            if let Some(pageset) = self.pagesets.of(off.cpu(), index as u8)
+                && let Some(mut cache) = pageset.try_lock(&off)
+            {
+                cache.decay(&zone.zone, &off);
+            }
+        }
+    }
+
+    /// The zone's index, the frame's number in it, and the list it would be parked on.
+    pub(crate) fn place(&self, pfn: Pfn) -> Option<(u8, u32, Mobility)> {
+        let index = self.nodes.zone_of(pfn)?;
+        let zone = self.nodes.zone(index);
+        let frame = (pfn.0 - zone.base().0) as u32;
+        Some((index, frame, list_mobility(zone.mobility_of(pfn))))
+    }
+
+    /// The node whose memory the frame is; `None` if there is no such frame.
+    #[must_use]
+    pub fn node_of(&self, pfn: Pfn) -> Option<NodeId> {
+        let zone = self.nodes.zone_of(pfn)?;
+        Some(self.nodes.zones()[usize::from(zone)].node)
+    }
+
+    /// The kind of the zone that the frame is in; `None` if there is no such frame.
+    #[must_use]
+    pub fn zone_of(&self, pfn: Pfn) -> Option<ZoneKind> {
+        let zone = self.nodes.zone_of(pfn)?;
+        Some(self.nodes.zones()[usize::from(zone)].kind)
+    }
+
+    /// Every zone, by node and then kind.
+    pub fn zones(&self) -> impl Iterator<Item = &'static Zone<P>> + use<P> {
+        self.nodes.zones().iter().map(|zone| &zone.zone)
+    }
+
+    /// From the first frame to the last, holes included.
+    #[must_use]
+    pub fn span(&self) -> FrameRange {
+        let start = self.zones().map(|zone| zone.span().start()).min();
+        let end = self.zones().map(|zone| zone.span().end()).max();
+        FrameRange::new(start.unwrap_or_default(), end.unwrap_or_default())
+    }
+
+    /// Bytes that the instance's metadata takes.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        self.metadata
+    }
+
+    /// What it was made for.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// The list that a block from a line of this kind is parked on: special kinds are lent to movable requests.
+fn list_mobility(mobility: Mobility) -> Mobility {
+    if mobility.is_mergeable() {
+        mobility
+    } else {
+        Mobility::Movable
+    }
+}
+
+impl<P: Platform> fmt::Debug for PageAllocator<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "PageAllocator({} of {} frames free)",
+            self.free_frames(),
+            self.managed_frames()
+        )
+    }
+}

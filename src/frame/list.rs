@@ -1,0 +1,140 @@
+//! Lists of frames, linked by number through their records.
+//!
+//! Owns: [`FrameList`].
+//! Invariants: `len` frames are linked from `head` to `tail`, each pointing back at the one before. A frame whose
+//! neighbours do not point back at it is not unlinked: the damage is reported and stays where it is.
+//! Lock ranks: none; whoever holds the list exclusively may change the links of the frames on it.
+//! Used by: lru.
+
+use super::record::Record;
+use super::table::{FrameNo, FrameTable};
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A doubly linked list of frames.
+#[derive(Debug)]
+pub(crate) struct FrameList {
+    head: FrameNo,
+    tail: FrameNo,
+    /// Entries, not frames: a large folio is one.
+    len: u32,
+}
+
+/// What came of unlinking a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unlinked {
+    /// It is on no list now.
+    Done,
+    /// Its links and its neighbours' disagree: nothing was changed.
+    Damaged,
+}
+
+impl Default for FrameList {
+    fn default() -> Self {
+        Self {
+            head: FrameNo::NONE,
+            tail: FrameNo::NONE,
+            len: 0,
+        }
+    }
+}
+
+impl FrameList {
+    /// Entries.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The newest entry's end.
+    pub(crate) fn push_front(&mut self, frames: &FrameTable, frame: FrameNo) {
+        link(frames, FrameNo::NONE, frame);
+        link(frames, frame, self.head);
+        if self.head == FrameNo::NONE {
+            self.tail = frame;
+        }
+        self.head = frame;
+        self.len += 1;
+    }
+
+    /// The oldest entry, still linked.
+    pub(crate) fn back(&self) -> Option<FrameNo> {
+        (self.tail != FrameNo::NONE).then_some(self.tail)
+    }
+
+    /// Unlinks `frame`, which the caller knows to be on this list.
+    pub(crate) fn remove(&mut self, frames: &FrameTable, frame: FrameNo) -> Unlinked {
+        let record = frames.record(frame);
+        let (prev, next) = (load(&record.prev), load(&record.next));
+        let before = if prev == FrameNo::NONE {
+            self.head
+        } else {
+            load(&frames.record(prev).next)
+        };
+        let after = if next == FrameNo::NONE {
+            self.tail
+        } else {
+            load(&frames.record(next).prev)
+        };
+        if before != frame || after != frame || self.len == 0 {
+            return Unlinked::Damaged;
+        }
+        if prev == FrameNo::NONE {
+            self.head = next;
+        }
+        if next == FrameNo::NONE {
+            self.tail = prev;
+        }
+        link(frames, prev, next);
+        store(&record.prev, FrameNo::NONE);
+        store(&record.next, FrameNo::NONE);
+        self.len -= 1;
+        Unlinked::Done
+    }
+
+    /// Appends all of `other` behind the oldest entry, leaving `other` empty. Constant time.
+    pub(crate) fn splice_back(&mut self, frames: &FrameTable, other: &mut Self) {
+        let other = core::mem::take(other);
+        if other.len == 0 {
+            return;
+        }
+        if self.len == 0 {
+            *self = other;
+            return;
+        }
+        link(frames, self.tail, other.head);
+        self.tail = other.tail;
+        self.len += other.len;
+    }
+
+    /// The entries from newest to oldest; at most `len` of them, whatever the links say.
+    pub(crate) fn iter<'a>(
+        &self,
+        frames: &'a FrameTable,
+    ) -> impl Iterator<Item = (FrameNo, &'a Record)> + use<'a> {
+        let mut next = self.head;
+        (0..self.len).map_while(move |_| {
+            let frame = (next != FrameNo::NONE).then_some(next)?;
+            let record = frames.record(frame);
+            next = load(&record.next);
+            Some((frame, record))
+        })
+    }
+}
+
+/// Makes `prev` and `next` neighbours; either may be the end.
+fn link(frames: &FrameTable, prev: FrameNo, next: FrameNo) {
+    if prev != FrameNo::NONE {
+        store(&frames.record(prev).next, next);
+    }
+    if next != FrameNo::NONE {
+        store(&frames.record(next).prev, prev);
+    }
+}
+
+// Relaxed: the lock of the list orders all accesses.
+fn load(link: &AtomicU32) -> FrameNo {
+    FrameNo(link.load(Relaxed))
+}
+
+fn store(link: &AtomicU32, frame: FrameNo) {
+    link.store(frame.0, Relaxed);
+}

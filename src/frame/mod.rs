@@ -1,0 +1,16 @@
+//! A record for each frame that a memcg may own.
+//!
+//! Owns: [`FrameTable`], the records by section; [`Record`], one frame's state; [`FrameList`], lists of frames.
+//! Invariants: a record's links belong to whoever holds the lock of the list it is on; its flags and count are changed
+//! atomically by anyone. No pointer lives in a record: a wild write cannot send a walk outside the table.
+//! Lock ranks: none of its own; lists are guarded by their owner's lock.
+//! Used by: memcg (owners), lru (lists), mm (references), reclaim.
+
+mod list;
+mod record;
+mod table;
+
+pub(crate) use list::{FrameList, Unlinked};
+pub(crate) use record::{Flags, Put, Record};
+pub use table::FrameTableFault;
+pub(crate) use table::{FrameNo, FrameTable};

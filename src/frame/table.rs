@@ -1,0 +1,245 @@
+//! Records by section.
+//!
+//! Owns: [`FrameTable`]; [`FrameNo`], a frame's number within one table.
+//! Invariants: a section holds records from its first usable frame to its last, or none. A number that names no record
+//! reads and writes the spare record, never another frame's, so that a damaged link stays harmless.
+//! Lock ranks: none; the section list does not change after construction.
+//! Used by: lru, mm.
+
+use core::fmt;
+
+use super::record::Record;
+use crate::addr::{FrameRange, Pfn};
+use crate::boot::{Bump, StorageFull};
+
+/// A frame's number, counted from the table's first section.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct FrameNo(pub(crate) u32);
+
+impl FrameNo {
+    /// No frame: the end of a list.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+/// log2 of the bytes in a section: 128 MiB.
+const SECTION_BYTES_SHIFT: u32 = 27;
+
+/// Where one section's records are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Section {
+    /// Number, within the section, of the first frame that has a record.
+    first: u32,
+    /// Index of that frame's record.
+    record: u32,
+    /// How many records follow from there.
+    len: u32,
+}
+
+/// All records of one instance.
+#[derive(Debug)]
+pub(crate) struct FrameTable {
+    /// First frame of the first section.
+    base: u64,
+    /// log2 of the frames in a section.
+    shift: u32,
+    sections: &'static [Section],
+    records: &'static [Record],
+    /// Stands in for every frame without a record.
+    spare: Record,
+}
+
+/// Why there can be no frame table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FrameTableFault {
+    /// The frames are too far apart to be linked by 32-bit numbers: use one instance per part.
+    TooWide {
+        /// Frames from the first section to the last; fewer than `u32::MAX` are possible.
+        spanned: u64,
+    },
+    /// The storage is used up.
+    Storage(StorageFull),
+}
+
+impl FrameTable {
+    /// Carves records for the frames of `ranges`, which ascend.
+    pub(crate) fn build<I>(
+        bump: &mut Bump<'_>,
+        page_shift: u32,
+        ranges: impl Fn() -> I,
+    ) -> Result<Self, FrameTableFault>
+    where
+        I: Iterator<Item = FrameRange>,
+    {
+        let shift = SECTION_BYTES_SHIFT - page_shift;
+        let first = ranges().next().map_or(0, |range| range.start().0 >> shift);
+        let last = ranges()
+            .last()
+            .map_or(0, |range| range.end().0.saturating_sub(1) >> shift);
+        let count = last.saturating_sub(first) + 1;
+        let spanned = count.saturating_mul(1 << shift);
+        if spanned >= u64::from(u32::MAX) {
+            return Err(FrameTableFault::TooWide { spanned });
+        }
+        let mut total = 0;
+        let mut section_at = |i: u64| {
+            let start = Pfn((first + i) << shift);
+            let section = Section {
+                record: total,
+                ..section_of(
+                    FrameRange::new(start, Pfn(start.0 + (1 << shift))),
+                    ranges(),
+                )
+            };
+            total += section.len;
+            section
+        };
+        let sections = bump.slots(count as usize, |i| section_at(i as u64))?;
+        if bump.is_measuring() {
+            (0..count).for_each(|i| _ = section_at(i));
+        }
+        let records = bump.slots(total as usize, |_| Record::new())?;
+        Ok(Self {
+            base: first << shift,
+            shift,
+            sections,
+            records,
+            spare: Record::new(),
+        })
+    }
+
+    /// The frame's number, `None` if it has no record.
+    #[inline]
+    pub(crate) fn number(&self, pfn: Pfn) -> Option<FrameNo> {
+        let number = FrameNo(u32::try_from(pfn.0.checked_sub(self.base)?).ok()?);
+        self.find(number).map(|_| number)
+    }
+
+    /// The frame that a number stands for.
+    #[inline]
+    pub(crate) fn pfn(&self, number: FrameNo) -> Pfn {
+        Pfn(self.base + u64::from(number.0))
+    }
+
+    /// The frame's record; the spare one for a number that has none.
+    #[inline]
+    pub(crate) fn record(&self, number: FrameNo) -> &Record {
+        self.find(number).unwrap_or(&self.spare)
+    }
+
+    /// Every frame that has a record.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FrameNo, &Record)> {
+        self.sections
+            .iter()
+            .enumerate()
+            .flat_map(move |(i, section)| {
+                let from = ((i as u32) << self.shift) + section.first;
+                let records = self.records.get(section.record as usize..).unwrap_or(&[]);
+                (from..)
+                    .map(FrameNo)
+                    .zip(records.iter().take(section.len as usize))
+            })
+    }
+
+    #[inline]
+    fn find(&self, number: FrameNo) -> Option<&Record> {
+        let section = self.sections.get((number.0 >> self.shift) as usize)?;
+        let index = (number.0 & ((1 << self.shift) - 1)).wrapping_sub(section.first);
+        if index >= section.len {
+            return None;
+        }
+        self.records.get((section.record + index) as usize)
+    }
+}
+
+/// The records that the section of `window` needs, with index 0 for the first.
+fn section_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> Section {
+    let mut inside = ranges
+        .map(|range| range.intersect(window))
+        .filter(|range| !range.is_empty());
+    let Some(head) = inside.next() else {
+        return Section::default();
+    };
+    let end = inside.last().map_or(head.end(), FrameRange::end);
+    Section {
+        first: (head.start().0 - window.start().0) as u32,
+        record: 0,
+        len: (end.0 - head.start().0) as u32,
+    }
+}
+
+impl From<StorageFull> for FrameTableFault {
+    fn from(full: StorageFull) -> Self {
+        Self::Storage(full)
+    }
+}
+
+impl fmt::Display for FrameTableFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooWide { spanned } => write!(
+                f,
+                "{spanned} frames span more than 32-bit numbers: use one instance per part"
+            ),
+            Self::Storage(full) => full.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for FrameTableFault {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::host::storage;
+    use std::vec::Vec;
+
+    fn table(ranges: &[(u64, u64)]) -> FrameTable {
+        let ranges: Vec<_> = ranges
+            .iter()
+            .map(|&(a, b)| FrameRange::new(Pfn(a), Pfn(b)))
+            .collect();
+        let mut measure = Bump::measuring();
+        FrameTable::build(&mut measure, 12, || ranges.iter().copied()).unwrap();
+        let mut storage = storage(measure.used());
+        FrameTable::build(&mut Bump::new(&mut storage), 12, || ranges.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn records_stand_for_usable_frames_and_small_holes_and_for_nothing_else() {
+        let table = table(&[(33_000, 33_010), (33_020, 33_030), (200_000, 262_144)]);
+        assert!(table.number(Pfn(32_999)).is_none());
+        assert!(table.number(Pfn(33_015)).is_some()); // a hole within a section
+        assert!(table.number(Pfn(33_030)).is_none());
+        assert!(table.number(Pfn(100_000)).is_none()); // a section without memory
+        assert!(table.number(Pfn(262_143)).is_some());
+        assert!(table.number(Pfn(262_144)).is_none());
+        assert!(table.number(Pfn(0)).is_none());
+        assert_eq!(table.iter().count(), 30 + 62_144);
+        for (number, record) in table.iter() {
+            assert!(core::ptr::eq(table.record(number), record));
+            assert_eq!(table.number(table.pfn(number)), Some(number));
+        }
+    }
+
+    #[test]
+    fn a_damaged_number_reaches_the_spare_record_only() {
+        let table = table(&[(1, 100)]);
+        for number in [0, 100, 1 << 20, u32::MAX] {
+            assert!(core::ptr::eq(table.record(FrameNo(number)), &table.spare));
+        }
+    }
+
+    #[test]
+    fn frames_further_apart_than_the_links_reach_are_refused() {
+        // misuse 7
+        let ranges = [
+            FrameRange::new(Pfn(1), Pfn(2)),
+            FrameRange::new(Pfn(1 << 33), Pfn((1 << 33) + 1)),
+        ];
+        let error =
+            FrameTable::build(&mut Bump::measuring(), 12, || ranges.into_iter()).unwrap_err();
+        assert!(matches!(error, FrameTableFault::TooWide { .. }));
+    }
+}

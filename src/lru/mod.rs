@@ -1,0 +1,136 @@
+//! Frames in the order of their use, a pair of lists each for anonymous and file frames, for each memcg and node.
+//!
+//! Owns: [`Lru`]: the lruvecs and the per-CPU batches; [`View`], the layers that a move needs, borrowed together.
+//! Invariants: a frame is on at most one list; that list is its owner's. See lock.rs for how the lock is found, isolate.rs for who
+//! may unlink a frame, batch.rs for moves that wait.
+//! Lock ranks: `LruBatch`, `LruVec`. Used by: mm, reclaim.
+
+mod batch;
+mod isolate;
+mod lock;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod lruvec;
+mod reparent;
+
+use crate::boot::{Bump, StorageFull};
+use crate::frame::{Flags, FrameTable};
+use crate::memcg::Memcgs;
+use crate::platform::Platform;
+use crate::sync::{CachePadded, Lock, PerCpu};
+
+use batch::Batches;
+pub(crate) use batch::Move;
+pub(crate) use isolate::{SCAN, Scanned};
+use lruvec::LruVec;
+
+/// One of the lists of an lruvec.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum ListKind {
+    /// Anonymous frames that reclaim looks at next.
+    InactiveAnon,
+    /// Anonymous frames in use.
+    ActiveAnon,
+    /// File frames that reclaim looks at next.
+    InactiveFile,
+    /// File frames in use.
+    ActiveFile,
+}
+
+/// What backs a frame's contents.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Backing {
+    /// Nothing but swap.
+    Anon,
+    /// A file.
+    File,
+}
+
+impl ListKind {
+    /// Number of lists.
+    pub const COUNT: usize = 4;
+    /// All lists.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::InactiveAnon,
+        Self::ActiveAnon,
+        Self::InactiveFile,
+        Self::ActiveFile,
+    ];
+
+    /// The list for frames of a backing that are not in active use.
+    #[must_use]
+    pub const fn inactive(backing: Backing) -> Self {
+        match backing {
+            Backing::Anon => Self::InactiveAnon,
+            Backing::File => Self::InactiveFile,
+        }
+    }
+
+    /// The list for frames of a backing that are in active use.
+    #[must_use]
+    pub const fn active(backing: Backing) -> Self {
+        match backing {
+            Backing::Anon => Self::ActiveAnon,
+            Backing::File => Self::ActiveFile,
+        }
+    }
+
+    fn of(flags: Flags) -> Self {
+        let backing = if flags.contains(Flags::FILE) {
+            Backing::File
+        } else {
+            Backing::Anon
+        };
+        if flags.contains(Flags::ACTIVE) {
+            Self::active(backing)
+        } else {
+            Self::inactive(backing)
+        }
+    }
+}
+
+/// All lruvecs and batches of one instance.
+#[derive(Debug)]
+pub(crate) struct Lru<P: Platform> {
+    /// By lruvec index.
+    vecs: &'static [CachePadded<Lock<LruVec, P>>],
+    batches: PerCpu<Lock<Batches, P>>,
+}
+
+/// What a move of a frame needs.
+#[derive(Debug)]
+pub(crate) struct View<'a, P: Platform> {
+    pub(crate) frames: &'a FrameTable,
+    pub(crate) memcgs: &'a Memcgs<P>,
+    pub(crate) lru: &'a Lru<P>,
+}
+
+impl<P: Platform> Lru<P> {
+    pub(crate) fn build(bump: &mut Bump<'_>, lruvecs: u32, cpus: u32) -> Result<Self, StorageFull> {
+        Ok(Self {
+            vecs: bump.slots(lruvecs as usize, |_| {
+                CachePadded(Lock::new(LruVec::default()))
+            })?,
+            batches: bump.per_cpu(cpus, || Lock::new(Batches::default()))?,
+        })
+    }
+
+    /// Number of lruvecs.
+    pub(crate) fn count(&self) -> u32 {
+        self.vecs.len() as u32
+    }
+
+    /// Number of CPUs with batches.
+    pub(crate) fn cpus(&self) -> u32 {
+        self.batches.iter().len() as u32
+    }
+}
+
+impl<P: Platform> Clone for View<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for View<'_, P> {}

@@ -1,0 +1,204 @@
+//! Who a frame belongs to: a handle that outlives its group.
+//!
+//! Owns: [`Owners`], a type-stable array of slots, each for one (memcg, node).
+//! Invariants: a slot is free, or names the lruvec of a living group, or forwards to another slot in use. A forwarding slot
+//! never points back, so following it ends after as many steps as groups have died on the way up.
+//! It is free again when nothing counts on it: no living group, no charged frame, no slot that forwards to it.
+//! Lock ranks: none. `forward` runs under both groups' lruvec locks, which is what makes a verified lookup stable.
+//! Used by: memcg (tree, charge), lru (lock).
+
+use crate::boot::{Bump, StorageFull};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Index of an owner slot.
+pub(crate) type OwnerIndex = u32;
+
+/// Index of an lruvec: group slot times the number of nodes, plus the node.
+pub(crate) type LruVecIndex = u32;
+
+const FREE: u32 = u32::MAX;
+/// Set in `target` when the rest is an [`OwnerIndex`], clear when it is an [`LruVecIndex`].
+const FORWARD: u32 = 1 << 31;
+
+/// More slots than this could not be told from `FREE` and `FORWARD`.
+pub(super) const MOST_OWNERS: u32 = FORWARD - 1;
+
+#[derive(Debug)]
+struct Slot {
+    /// What this slot stands for.
+    target: AtomicU32,
+    /// 1 for a living group, 1 for each charged frame, 1 for each slot that forwards here.
+    references: AtomicU64,
+}
+
+/// All owner slots of one instance.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    slots: &'static [Slot],
+    /// Where the search for a free slot starts; only a hint.
+    next: AtomicU32,
+}
+
+impl Owners {
+    pub(super) fn build(bump: &mut Bump<'_>, count: u32) -> Result<Self, StorageFull> {
+        let slot = |_| Slot {
+            target: AtomicU32::new(FREE),
+            references: AtomicU64::new(0),
+        };
+        Ok(Self {
+            slots: bump.slots(count as usize, slot)?,
+            next: AtomicU32::new(0),
+        })
+    }
+
+    /// Takes a free slot for a living group's `lruvec`.
+    pub(super) fn take(&self, lruvec: LruVecIndex) -> Option<OwnerIndex> {
+        let count = self.slots.len() as u32;
+        let from = self.next.load(Ordering::Relaxed);
+        let found = (0..count).map(|i| (from + i) % count).find(|&i| {
+            let slot = &self.slots[i as usize];
+            // Acquire pairs with the Release in `put`: the slot's last user is done with it.
+            slot.target.load(Ordering::Relaxed) == FREE
+                && slot
+                    .target
+                    .compare_exchange(FREE, lruvec, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        self.slots[found as usize]
+            .references
+            .store(1, Ordering::Relaxed);
+        self.next.store((found + 1) % count, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// The lruvec that frames of `owner` belong to now. Stable only under that lruvec's lock.
+    #[inline]
+    pub(crate) fn resolve(&self, owner: OwnerIndex) -> Option<LruVecIndex> {
+        let mut owner = owner;
+        // Each step goes to a slot of an ancestor; the bound only stops a damaged slot.
+        for _ in 0..self.slots.len() {
+            // Acquire pairs with the Release of `forward`: the lists were spliced before.
+            match self
+                .slots
+                .get(owner as usize)?
+                .target
+                .load(Ordering::Acquire)
+            {
+                FREE => return None,
+                target if target & FORWARD != 0 => owner = target & !FORWARD,
+                lruvec => return Some(lruvec),
+            }
+        }
+        None
+    }
+
+    /// Counts `frames` more charged to `owner`, which the caller knows to be in use.
+    #[inline]
+    pub(super) fn charge(&self, owner: OwnerIndex, frames: u64) {
+        if let Some(slot) = self.slots.get(owner as usize) {
+            slot.references.fetch_add(frames, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops `references`; frees the slot, and what it alone kept, with the last.
+    #[inline]
+    pub(super) fn put(&self, owner: OwnerIndex, references: u64) {
+        let (mut owner, mut references) = (owner, references);
+        for _ in 0..self.slots.len() {
+            let Some(slot) = self.slots.get(owner as usize) else {
+                return;
+            };
+            // AcqRel: every user's work happens before the slot is free, whoever frees it.
+            if slot.references.fetch_sub(references, Ordering::AcqRel) != references {
+                return;
+            }
+            let target = slot.target.swap(FREE, Ordering::AcqRel);
+            if target == FREE || target & FORWARD == 0 {
+                return;
+            }
+            (owner, references) = (target & !FORWARD, 1);
+        }
+    }
+
+    /// From now on `child`'s frames are `parent`'s. The caller holds both lruvec locks.
+    pub(crate) fn forward(&self, child: OwnerIndex, parent: OwnerIndex) {
+        let (Some(slot), Some(_)) = (
+            self.slots.get(child as usize),
+            self.slots.get(parent as usize),
+        ) else {
+            return;
+        };
+        self.charge(parent, 1);
+        // Release pairs with the Acquire of `resolve`.
+        slot.target.store(FORWARD | parent, Ordering::Release);
+    }
+
+    /// References to `owner`, for `check()`.
+    pub(crate) fn references(&self, owner: OwnerIndex) -> u64 {
+        self.slots
+            .get(owner as usize)
+            .map_or(0, |slot| slot.references.load(Ordering::Relaxed))
+    }
+
+    /// Slots in use: (owner, what it forwards to).
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = (OwnerIndex, Option<OwnerIndex>)> + Clone {
+        self.slots.iter().enumerate().filter_map(|(i, slot)| {
+            match slot.target.load(Ordering::Acquire) {
+                FREE => None,
+                target if target & FORWARD != 0 => Some((i as u32, Some(target & !FORWARD))),
+                _ => Some((i as u32, None)),
+            }
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::host::storage;
+
+    fn owners(count: u32) -> Owners {
+        Owners::build(&mut Bump::new(&mut storage(4096)), count).unwrap()
+    }
+
+    #[test]
+    fn a_dead_owner_forwards_until_its_last_frame_is_gone() {
+        let owners = owners(3);
+        let (parent, child) = (owners.take(0).unwrap(), owners.take(1).unwrap());
+        owners.charge(child, 5);
+        owners.forward(child, parent);
+        owners.put(child, 1); // its group
+        assert_eq!(owners.resolve(child), Some(0));
+        owners.put(child, 4);
+        assert_eq!(owners.resolve(child), Some(0));
+        assert_eq!(owners.references(parent), 2);
+        owners.put(child, 1);
+        assert_eq!(owners.resolve(child), None);
+        assert_eq!(owners.references(parent), 1);
+    }
+
+    #[test]
+    fn a_chain_of_dead_owners_is_freed_from_its_far_end() {
+        let owners = owners(3);
+        let [root, middle, leaf] = [0, 1, 2].map(|vec| owners.take(vec).unwrap());
+        owners.charge(leaf, 1);
+        owners.forward(leaf, middle);
+        owners.put(leaf, 1);
+        owners.forward(middle, root);
+        owners.put(middle, 1);
+        assert_eq!(owners.resolve(leaf), Some(0));
+        assert_eq!(owners.in_use().count(), 3);
+        owners.put(leaf, 1);
+        assert_eq!(owners.in_use().count(), 1);
+        assert_eq!(owners.references(root), 1);
+    }
+
+    #[test]
+    fn no_slot_is_given_twice() {
+        let owners = owners(2);
+        assert!(owners.take(0).is_some() && owners.take(1).is_some());
+        assert_eq!(owners.take(2), None);
+        owners.put(0, 1);
+        assert_eq!(owners.take(2), Some(0));
+    }
+}

@@ -1,0 +1,239 @@
+//! Recounting everything from scratch.
+//!
+//! Owns: [`Mm::check`]. Invariants: checked, not held: sizes equal walks; each listed frame is its lruvec's and flagged so; usage equals the
+//! frames charged; owner slots count exactly what names them; the allocator's own check.
+//! Lock ranks: `LruBatch`, `LruVec`, one at a time. Used by: tests, and kernels at rest: nothing else may run meanwhile.
+
+use core::fmt;
+
+use super::Mm;
+use crate::addr::Pfn;
+use crate::alloc;
+use crate::frame::Flags;
+use crate::lru::ListKind;
+use crate::memcg::{OwnerIndex, ROOT, Slot};
+use crate::platform::{IrqOff, Platform};
+
+/// What does not add up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MmFault {
+    /// The page allocator's own check failed.
+    Alloc(alloc::CheckError),
+    /// A frame is on a list that is not its own, or its flags name another.
+    Misplaced {
+        /// The frame.
+        pfn: Pfn,
+        /// The list it was found on.
+        list: ListKind,
+    },
+    /// A list's length or size differs from a walk over it.
+    ListCount {
+        /// Slot of the list's group.
+        memcg: u32,
+        /// Which list.
+        list: ListKind,
+        /// Frames by the walk.
+        counted: u64,
+        /// Frames by the size.
+        stated: u64,
+    },
+    /// Flagged as listed, but on no list.
+    Unlisted {
+        /// Frames flagged.
+        flagged: u64,
+        /// Frames listed or counted as unevictable.
+        listed: u64,
+    },
+    /// A group's usage differs from the frames charged to it and below.
+    Usage {
+        /// Slot of the group.
+        memcg: u32,
+        /// Frames by the records.
+        counted: u64,
+        /// Frames by the counter.
+        stated: u64,
+    },
+    /// An owner slot's count differs from what names it.
+    Owner {
+        /// The slot.
+        owner: u32,
+        /// By the records, groups and forwarding slots.
+        counted: u64,
+        /// By the slot.
+        stated: u64,
+    },
+}
+
+impl<P: Platform> Mm<P> {
+    /// Recounts every list, charge and owner, and the allocator. Meant for tests: it is slow, and right only at rest.
+    ///
+    /// # Errors
+    /// The first [`MmFault`] found.
+    pub fn check(&self) -> Result<(), MmFault> {
+        self.alloc.check().map_err(MmFault::Alloc)?;
+        self.check_lists()?;
+        self.check_usage()?;
+        self.check_owners()
+    }
+
+    fn check_lists(&self) -> Result<(), MmFault> {
+        let off = IrqOff::new();
+        let mut listed = 0;
+        for index in 0..self.lru.count() {
+            let Some(held) = self.view().lock_index(index, &off) else {
+                continue;
+            };
+            listed += held.lruvec.unevictable();
+            for list in ListKind::ALL {
+                let here = |record: &crate::frame::Record| {
+                    record
+                        .owner()
+                        .and_then(|owner| self.memcgs.owners().resolve(owner))
+                        == Some(index)
+                };
+                let (entries, counted) =
+                    held.lruvec
+                        .recount(&self.frames, list, here)
+                        .map_err(|frame| MmFault::Misplaced {
+                            pfn: self.frames.pfn(frame),
+                            list,
+                        })?;
+                let stated = held.lruvec.frames(list);
+                if counted != stated || entries != held.lruvec.list(list).len() {
+                    return Err(MmFault::ListCount {
+                        memcg: self.memcgs.slot_of(index),
+                        list,
+                        counted,
+                        stated,
+                    });
+                }
+                listed += counted;
+            }
+        }
+        let flagged = self.frames.iter().map(|(_, record)| record);
+        let flagged = flagged
+            .filter(|record| record.flags().contains(Flags::LRU))
+            .map(|record| record.order().frames())
+            .sum();
+        if flagged == listed {
+            Ok(())
+        } else {
+            Err(MmFault::Unlisted { flagged, listed })
+        }
+    }
+
+    fn check_usage(&self) -> Result<(), MmFault> {
+        for (memcg, stated) in self.memcgs.usages() {
+            let counted = self.charged_frames(|owner| {
+                self.memcgs
+                    .owners()
+                    .resolve(owner)
+                    .is_some_and(|lruvec| self.is_at_or_below(self.memcgs.slot_of(lruvec), memcg))
+            });
+            if counted != stated {
+                return Err(MmFault::Usage {
+                    memcg,
+                    counted,
+                    stated,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_owners(&self) -> Result<(), MmFault> {
+        let groups = (0..self.lru.count())
+            .filter(|&lruvec| self.memcgs.id_of(self.memcgs.slot_of(lruvec)).is_some());
+        for (owner, _) in self.memcgs.owners().in_use() {
+            let frames = self.charged_frames(|named| named == owner);
+            let forwards = self
+                .memcgs
+                .owners()
+                .in_use()
+                .filter(|&(_, to)| to == Some(owner))
+                .count() as u64;
+            let living = groups
+                .clone()
+                .filter(|&lruvec| self.memcgs.current_at(lruvec) == Some(owner))
+                .count() as u64;
+            let (counted, stated) = (
+                frames + forwards + living,
+                self.memcgs.owners().references(owner),
+            );
+            if counted != stated {
+                return Err(MmFault::Owner {
+                    owner,
+                    counted,
+                    stated,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames whose record names an owner that `picks` accepts.
+    fn charged_frames(&self, mut picks: impl FnMut(OwnerIndex) -> bool) -> u64 {
+        let charged = self
+            .frames
+            .iter()
+            .filter(|(_, record)| record.owner().is_some_and(&mut picks));
+        charged.map(|(_, record)| record.order().frames()).sum()
+    }
+
+    fn is_at_or_below(&self, slot: Slot, ancestor: Slot) -> bool {
+        let mut at = slot;
+        while at != ancestor && at != ROOT {
+            match self.memcgs.parent_of(at) {
+                Some(parent) => at = parent,
+                None => return false,
+            }
+        }
+        at == ancestor
+    }
+}
+
+impl fmt::Display for MmFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alloc(fault) => fault.fmt(f),
+            Self::Misplaced { pfn, list } => {
+                write!(f, "frame {pfn} is on {list:?}, which is not its list")
+            }
+            Self::ListCount {
+                memcg,
+                list,
+                counted,
+                stated,
+            } => {
+                write!(
+                    f,
+                    "{list:?} of group {memcg} holds {counted} frames, its size says {stated}"
+                )
+            }
+            Self::Unlisted { flagged, listed } => {
+                write!(f, "{flagged} frames are flagged as listed, {listed} are")
+            }
+            Self::Usage {
+                memcg,
+                counted,
+                stated,
+            } => {
+                write!(
+                    f,
+                    "{counted} frames are charged to group {memcg} and below, its usage says {stated}"
+                )
+            }
+            Self::Owner {
+                owner,
+                counted,
+                stated,
+            } => write!(
+                f,
+                "owner slot {owner} is named {counted} times, it says {stated}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for MmFault {}

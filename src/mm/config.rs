@@ -1,0 +1,131 @@
+//! What an instance is made of.
+//!
+//! Owns: [`MmConfig`], [`MmInitError`], construction. Invariants: building only carves, so that it runs once to measure and once to build.
+//! Lock ranks: none. Used by: mm.
+
+use core::fmt;
+
+use super::Mm;
+use crate::alloc::{self, PageAllocator};
+use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
+use crate::frame::{FrameTable, FrameTableFault};
+use crate::lru::Lru;
+use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
+use crate::platform::Platform;
+use crate::sync::Claims;
+use crate::sync::atomic::AtomicU64;
+
+/// Numbers that an instance is built for.
+#[derive(Clone, Debug)]
+pub struct MmConfig {
+    /// The page allocator's.
+    pub alloc: alloc::Config,
+    /// How many groups.
+    pub memcgs: MemcgLimits,
+}
+
+impl MmConfig {
+    /// For `cpus` CPUs and `groups` memcgs beside the root, 16 levels deep, on a machine of one node.
+    #[must_use]
+    pub fn new(cpus: u32, groups: u32) -> Self {
+        let alloc = alloc::Config {
+            cpus,
+            nodes: 1,
+            ..alloc::Config::default()
+        };
+        let groups = groups.saturating_add(1);
+        // As many again for dead groups whose frames are still in use.
+        Self {
+            alloc,
+            memcgs: MemcgLimits {
+                groups,
+                depth: 16,
+                owners: groups.saturating_mul(2),
+            },
+        }
+    }
+
+    /// The same for a machine of `nodes` nodes.
+    #[must_use]
+    pub fn nodes(mut self, nodes: u32) -> Self {
+        self.alloc.nodes = nodes;
+        self.memcgs.owners = self.memcgs.groups.saturating_mul(2).saturating_mul(nodes);
+        self
+    }
+}
+
+/// Why no instance could be made. Nothing was used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MmInitError {
+    /// The page allocator refused.
+    Alloc(alloc::InitError),
+    /// The frame table cannot number the frames.
+    Frames(FrameTableFault),
+    /// No group, more than 2^31 owner slots, or fewer owner slots than nodes.
+    Memcgs(MemcgLimits),
+}
+
+impl<P: Platform> Mm<P> {
+    pub(super) fn build<const N: usize>(
+        bump: &mut Bump<'_>,
+        map: &BootMap<N>,
+        config: &MmConfig,
+    ) -> Result<Self, MmInitError> {
+        let alloc = PageAllocator::build(bump, map, &config.alloc)?;
+        // Reserved frames too: some are freed later.
+        let ranges = || map.usable_frames(P::PAGE_SHIFT).map(|(_, range)| range);
+        let frames = FrameTable::build(bump, P::PAGE_SHIFT, ranges).map_err(MmInitError::Frames)?;
+        let (nodes, cpus) = (config.alloc.nodes, config.alloc.cpus);
+        let limits = &config.memcgs;
+        let memcgs = Memcgs::build(bump, limits, nodes, cpus).map_err(|fault| match fault {
+            MemcgFault::Limits => MmInitError::Memcgs(*limits),
+            MemcgFault::Storage(full) => full.into(),
+        })?;
+        // `Memcgs::build` checked the product.
+        let lru = Lru::build(bump, limits.groups * nodes, cpus)?;
+        let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
+        Ok(Self {
+            alloc,
+            frames,
+            memcgs,
+            lru,
+            refused_puts: AtomicU64::new(0),
+            reclaimers,
+        })
+    }
+}
+
+impl From<alloc::InitError> for MmInitError {
+    fn from(error: alloc::InitError) -> Self {
+        Self::Alloc(error)
+    }
+}
+
+impl From<MemoryError> for MmInitError {
+    fn from(error: MemoryError) -> Self {
+        Self::Alloc(error.into())
+    }
+}
+
+impl From<StorageFull> for MmInitError {
+    fn from(full: StorageFull) -> Self {
+        Self::Frames(FrameTableFault::Storage(full))
+    }
+}
+
+impl fmt::Display for MmInitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alloc(error) => error.fmt(f),
+            Self::Frames(fault) => fault.fmt(f),
+            Self::Memcgs(limits) => write!(
+                f,
+                "{} groups with {} owner slots are out of range: 1 group or more, an owner slot for each group and node, at most 2^31",
+                limits.groups, limits.owners
+            ),
+        }
+    }
+}
+
+impl core::error::Error for MmInitError {}

@@ -1,0 +1,371 @@
+//! Counted references to charged frames.
+//!
+//! Owns: [`Folio`]; [`FolioView`], what any holder of a reference may ask; charging.
+//! Invariants: each `Folio`, and each number given out by `into_raw`, is one reference.
+//! Lock ranks: none held across a call; takes `LruBatch`, `LruVec`, `Pageset`, `Shard` inside.
+//! Used by: kernels, reclaim.
+
+use core::fmt;
+use core::ops::Deref;
+
+use super::{Isolated, Mm};
+use crate::addr::{Order, Pfn, PhysAddr};
+use crate::alloc::Pages;
+use crate::frame::{Flags, FrameNo};
+use crate::lru::{Backing, Move};
+use crate::memcg::{self, MemcgId};
+use crate::platform::{IrqOff, Platform};
+
+/// What any holder of a reference may see of a folio.
+pub struct FolioView<'m, P: Platform> {
+    pub(super) mm: &'m Mm<P>,
+    pub(super) frame: FrameNo,
+}
+
+/// A reference to frames that are charged to a group. Dropping the last one frees them.
+#[must_use = "dropping the last reference frees the frames"]
+#[derive(Debug)]
+pub struct Folio<'m, P: Platform>(FolioView<'m, P>);
+
+/// Why pages could not be charged. They come back with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// The id names no living group.
+    NoSuchGroup(MemcgId),
+    /// The group is at its limit and nothing in it could be reclaimed: raise the limit, or free some of its memory.
+    OverLimit {
+        /// The group whose limit was hit: the one charged, or one above it. `None` if it was removed meanwhile.
+        limited: Option<MemcgId>,
+    },
+    /// The pages come from another instance's allocator.
+    Foreign,
+}
+
+/// Why a folio could not be given to the LRU, or taken from it. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LruError {
+    /// It was added before.
+    Added,
+    /// It is not on a list: never added, still in a batch, or isolated by someone else.
+    NotOnList,
+}
+
+impl<'m, P: Platform> Pages<'m, P> {
+    /// Charges the frames to a group if its limit, and those above, allow it now. Never reclaims.
+    ///
+    /// # Errors
+    /// [`ChargeError`], together with the pages.
+    pub fn try_charge_to(
+        self,
+        mm: &'m Mm<P>,
+        memcg: MemcgId,
+    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+        self.charge_or_full(mm, memcg).map_err(|(refusal, pages)| {
+            let error = match refusal {
+                Refusal::Foreign => ChargeError::Foreign,
+                Refusal::Memcg(memcg::Refusal::Gone) => ChargeError::NoSuchGroup(memcg),
+                Refusal::Memcg(memcg::Refusal::Full(slot)) => ChargeError::OverLimit {
+                    limited: mm.memcgs.id_of(slot),
+                },
+            };
+            (error, pages)
+        })
+    }
+
+    pub(crate) fn charge_or_full(
+        self,
+        mm: &'m Mm<P>,
+        memcg: MemcgId,
+    ) -> Result<Folio<'m, P>, (Refusal, Self)> {
+        let Some(frame) = mm
+            .frames
+            .number(self.pfn())
+            .filter(|_| core::ptr::eq(self.allocator(), &raw const mm.alloc))
+        else {
+            return Err((Refusal::Foreign, self));
+        };
+        let owner = match mm
+            .memcgs
+            .try_charge(memcg, self.node(), self.order().frames())
+        {
+            Ok(owner) => owner,
+            Err(refusal) => return Err((Refusal::Memcg(refusal), self)),
+        };
+        let record = mm.frames.record(frame);
+        record.set_owner(Some(owner));
+        record.birth(self.order());
+        let _ = self.into_block().into_parts(); // the record stands for them now
+        Ok(Folio(FolioView { mm, frame }))
+    }
+}
+
+/// Why pages were not charged, before anything was reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    Foreign,
+    Memcg(memcg::Refusal),
+}
+
+impl<'m, P: Platform> FolioView<'m, P> {
+    /// First frame.
+    #[must_use]
+    pub fn pfn(&self) -> Pfn {
+        self.mm.frames.pfn(self.frame)
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    pub fn addr(&self) -> PhysAddr {
+        self.pfn().addr(P::PAGE_SHIFT)
+    }
+
+    /// log2 of the number of frames.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.record().order()
+    }
+
+    /// The instance.
+    #[must_use]
+    pub fn mm(&self) -> &'m Mm<P> {
+        self.mm
+    }
+
+    /// The group it is charged to now: its own, or the living one nearest above.
+    #[must_use]
+    pub fn memcg(&self) -> Option<MemcgId> {
+        let lruvec = self.mm.view().lruvec_of(self.frame)?;
+        self.mm.memcgs.id_of(self.mm.memcgs.slot_of(lruvec))
+    }
+
+    /// Takes another reference.
+    pub fn reference(&self) -> Folio<'m, P> {
+        self.record().get();
+        Folio(FolioView {
+            mm: self.mm,
+            frame: self.frame,
+        })
+    }
+
+    /// References to it; a moment later it may be another number.
+    #[must_use]
+    pub fn references(&self) -> u32 {
+        self.record().count()
+    }
+
+    /// The kernel's own word, 0 when the folio is made: typically where it is mapped.
+    #[must_use]
+    pub fn word(&self) -> u64 {
+        self.record().word()
+    }
+
+    /// Sets the kernel's own word.
+    pub fn set_word(&self, word: u64) {
+        self.record().set_word(word);
+    }
+
+    /// Sets bits of the kernel's own word, as one atomic step; returns the word before.
+    pub fn set_word_bits(&self, bits: u64) -> u64 {
+        self.record().set_word_bits(bits)
+    }
+
+    /// Clears bits of the kernel's own word, as one atomic step; returns the word before.
+    pub fn clear_word_bits(&self, bits: u64) -> u64 {
+        self.record().clear_word_bits(bits)
+    }
+
+    /// What backs it. `Anon` until it is added to the LRU.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        if self.record().flags().contains(Flags::FILE) {
+            Backing::File
+        } else {
+            Backing::Anon
+        }
+    }
+
+    /// Whether it is, or will be when its batch is drained, on an active list.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.record().flags().contains(Flags::ACTIVE)
+    }
+
+    /// Marks its contents as newer than what backs them.
+    pub fn mark_dirty(&self) {
+        self.record().set(Flags::DIRTY);
+    }
+
+    /// Whether its contents are newer than what backs them.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.record().flags().contains(Flags::DIRTY)
+    }
+
+    pub(crate) fn record(&self) -> &'m crate::frame::Record {
+        self.mm.frames.record(self.frame)
+    }
+}
+
+impl<'m, P: Platform> Folio<'m, P> {
+    /// Gives the folio to the LRU: from now on reclaim may find it. Its place on a list follows when this CPU's batch is drained.
+    ///
+    /// # Errors
+    /// [`LruError::Added`] if it was given before.
+    pub fn add_to_lru(&self, backing: Backing) -> Result<(), LruError> {
+        let record = self.record();
+        if record.set(Flags::MEMBER).contains(Flags::MEMBER) {
+            return Err(LruError::Added);
+        }
+        if backing == Backing::File {
+            record.set(Flags::FILE);
+        }
+        self.queue(Move::Add);
+        Ok(())
+    }
+
+    /// Notes a use: the first sets a mark, the second moves an inactive folio to the active list (by way of this CPU's batch).
+    pub fn mark_accessed(&self) {
+        let flags = self.record().flags();
+        if !flags.contains(Flags::REFERENCED) {
+            self.record().set(Flags::REFERENCED);
+        } else if !flags.intersects(Flags::UNEVICTABLE | Flags::ACTIVE) {
+            self.activate();
+            self.record().clear(Flags::REFERENCED);
+        }
+    }
+
+    /// Moves an inactive folio to the active list, by way of this CPU's batch. No effect on one that is active,
+    /// unevictable, isolated, or waiting in another CPU's add batch.
+    pub fn activate(&self) {
+        let flags = self.record().flags();
+        if flags.intersects(Flags::ACTIVE | Flags::UNEVICTABLE) {
+        } else if flags.contains(Flags::LRU) {
+            self.queue(Move::Activate);
+        } else {
+            self.0
+                .mm
+                .view()
+                .activate_queued(self.0.frame, &IrqOff::new());
+        }
+    }
+
+    /// Takes the folio off its list, for migration or private use; the guard puts it back.
+    ///
+    /// # Errors
+    /// [`LruError::NotOnList`].
+    pub fn isolate(&self) -> Result<Isolated<'m, P>, LruError> {
+        let isolated = self.0.mm.view().isolate(self.0.frame, &IrqOff::new());
+        if isolated {
+            Ok(Isolated::new(self.0.mm, self.0.frame))
+        } else {
+            Err(LruError::NotOnList)
+        }
+    }
+
+    /// Turns the reference into a bare number, to be kept in a page table.
+    #[must_use = "the reference lives on in this number"]
+    pub fn into_raw(self) -> Pfn {
+        let pfn = self.pfn();
+        core::mem::forget(self);
+        pfn
+    }
+
+    fn queue(&self, kind: Move) {
+        let off = IrqOff::new();
+        let dead = self.0.mm.view().queue(self.0.frame, kind, &off);
+        self.0.mm.free_dead(&dead, &off);
+    }
+}
+
+impl<P: Platform> Mm<P> {
+    /// Takes a reference to the folio that starts at `pfn`, unless the frame is free, dying, or no folio's first.
+    #[must_use]
+    pub fn try_get(&self, pfn: Pfn) -> Option<Folio<'_, P>> {
+        let frame = self.frames.number(pfn)?;
+        self.frames
+            .record(frame)
+            .try_get()
+            .then(|| Folio(FolioView { mm: self, frame }))
+    }
+
+    /// Turns a number from [`Folio::into_raw`] back into the reference it stands for. `None` if `pfn` has no record.
+    ///
+    /// # Safety
+    /// `pfn` came from `into_raw` of a folio of this instance, and is turned back once.
+    #[expect(
+        unsafe_code,
+        reason = "declares the caller's duty; holds no unsafe operation"
+    )]
+    #[must_use]
+    pub unsafe fn folio_from_raw(&self, pfn: Pfn) -> Option<Folio<'_, P>> {
+        let frame = self.frames.number(pfn)?;
+        debug_assert!(
+            self.frames.record(frame).count() > 0,
+            "frame {pfn} is free: nobody has a reference to it"
+        );
+        Some(Folio(FolioView { mm: self, frame }))
+    }
+}
+
+impl<P: Platform> fmt::Debug for FolioView<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} order {} references {}",
+            self.pfn(),
+            self.order(),
+            self.references()
+        )
+    }
+}
+
+impl<P: Platform> Clone for Folio<'_, P> {
+    fn clone(&self) -> Self {
+        self.reference()
+    }
+}
+
+impl<P: Platform> Drop for Folio<'_, P> {
+    fn drop(&mut self) {
+        self.0.mm.put(self.0.frame);
+    }
+}
+
+impl<'m, P: Platform> Deref for Folio<'m, P> {
+    type Target = FolioView<'m, P>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchGroup(id) => write!(f, "the group {id} does not exist"),
+            Self::OverLimit { limited: Some(id) } => write!(
+                f,
+                "the group {id} is at its limit: raise it, or free some of its memory"
+            ),
+            Self::OverLimit { limited: None } => {
+                f.write_str("a group that ended meanwhile was at its limit: try again")
+            }
+            Self::Foreign => f.write_str("the pages come from another allocator"),
+        }
+    }
+}
+
+impl fmt::Display for LruError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Added => "the folio was given to the LRU before",
+            Self::NotOnList => {
+                "the folio is on no list: not added, waiting in a batch, or isolated"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ChargeError {}
+impl core::error::Error for LruError {}

@@ -1,0 +1,82 @@
+//! Groups as kernels handle them.
+//!
+//! Owns: creation, removal, limits and usage of memcgs. Invariants: a removed group's frames belong to its parent before the
+//! call returns; removing touches lists, not frames.
+//! Lock ranks: takes `MemcgTree`, then `LruVec` pairs; waits for grace periods holding none. Used by: kernels, reclaim.
+
+use core::fmt;
+
+use super::Mm;
+use crate::memcg::{CreateError, MemcgId, RemoveError};
+use crate::platform::{IrqOff, Platform};
+
+/// The id names no living group (or the root, where that is not allowed).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoSuchGroup(pub MemcgId);
+
+impl<P: Platform> Mm<P> {
+    /// Creates a group without limit under `parent`.
+    ///
+    /// # Errors
+    /// [`CreateError`], with nothing changed.
+    pub fn create_memcg(&self, parent: MemcgId) -> Result<MemcgId, CreateError> {
+        self.memcgs.create(parent, &IrqOff::new())
+    }
+
+    /// Removes a group without children. Its frames, and its charges still to come to an end, are its parent's from now on.
+    ///
+    /// Waits for grace periods: not for interrupt handlers.
+    ///
+    /// # Errors
+    /// [`RemoveError`], with nothing changed.
+    pub fn remove_memcg(&self, memcg: MemcgId) -> Result<(), RemoveError> {
+        let removal = self.memcgs.begin_removal(memcg, &IrqOff::new())?;
+        // Charges that saw the group alive end here; later ones see it dying.
+        self.memcgs.wait_for_charges();
+        self.view().reparent(&removal, &IrqOff::new());
+        // Uncharges that still saw the child end here; later ones see the parent.
+        self.memcgs.wait_for_charges();
+        self.memcgs.put_owners(removal.child);
+        self.memcgs.finish_removal(removal, &IrqOff::new());
+        Ok(())
+    }
+
+    /// Frames charged to a group and those below it.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id.
+    pub fn memcg_usage(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
+        self.memcgs.usage(memcg).ok_or(NoSuchGroup(memcg))
+    }
+
+    /// A group's limit in frames, `u64::MAX` if it has none.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id.
+    pub fn memcg_max(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
+        self.memcgs.max(memcg).ok_or(NoSuchGroup(memcg))
+    }
+
+    /// Sets a group's limit in frames. Frees nothing: further charges fail until usage falls below it
+    /// ([`shrink_memcg_to`](Self::shrink_memcg_to) also reclaims).
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id, or the root, which has no limit.
+    pub fn set_memcg_max(&self, memcg: MemcgId, frames: u64) -> Result<(), NoSuchGroup> {
+        self.memcgs.set_max(memcg, frames).ok_or(NoSuchGroup(memcg))
+    }
+
+    /// Groups that exist, the root and dying ones included.
+    #[must_use]
+    pub fn memcg_count(&self) -> u32 {
+        self.memcgs.count(&IrqOff::new())
+    }
+}
+
+impl fmt::Display for NoSuchGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the group {} does not exist, or is the root", self.0)
+    }
+}
+
+impl core::error::Error for NoSuchGroup {}

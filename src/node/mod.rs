@@ -1,0 +1,320 @@
+//! Nodes and zones of a machine: which there are, who owns a frame, and who is asked in which order.
+//!
+//! Owns: [`Nodes`]: the zones, each node's list of them, and where memory is and is not.
+//! Invariants: zones are ordered by node and then kind, and never change place; a frame belongs to at most one zone;
+//! spans of zones may overlap, so a frame's zone is found from the runs of memory, never from spans.
+//! Lock ranks: none of its own. Used by: alloc, and through it frame, lru and reclaim.
+
+pub mod formulas;
+mod limits;
+mod plan;
+mod zonelist;
+
+use arrayvec::ArrayVec;
+
+use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
+use crate::boot::{BootMap, Bump, StorageFull};
+use crate::platform::{IrqOff, Platform};
+use crate::zone::{Zone, ZoneSpec};
+
+use limits::Marks;
+pub use limits::Tuning;
+pub use plan::ZoneLimits;
+use zonelist::{NodeOrders, NodeSet};
+
+/// Node ids are below this.
+pub const MAX_NODES: usize = 64;
+
+/// Zone indices are below this.
+const MAX_ZONES: usize = MAX_NODES * ZoneKind::ALL.len();
+
+/// No zone. Only a machine with every kind on each of 64 nodes would need this index, and 64 nodes do not
+/// each have memory below 16 MiB.
+const NO_ZONE: u8 = u8::MAX;
+
+/// A zone and whose it is.
+#[derive(Debug)]
+pub(crate) struct NodeZone<P: Platform> {
+    pub(crate) node: NodeId,
+    pub(crate) kind: ZoneKind,
+    pub(crate) zone: Zone<P>,
+    marks: Marks,
+}
+
+/// A run of frames that exist, all of one zone.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    frames: FrameRange,
+    zone: u8,
+}
+
+/// The zone that is asked first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct First {
+    /// Index of the CPU's pageset of the zone among all; beyond them if there is no zone.
+    pub(crate) pageset: u32,
+    /// Index of the zone, or [`NO_ZONE`].
+    pub(crate) zone: u8,
+}
+
+/// The machine's shape, as the port describes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) cpus: u32,
+    pub(crate) shards: Option<u32>,
+    pub(crate) node_of: fn(CpuId) -> NodeId,
+    pub(crate) distance: fn(NodeId, NodeId) -> u8,
+}
+
+/// Zones and nodes.
+#[derive(Debug)]
+pub(crate) struct Nodes<P: Platform> {
+    zones: &'static [NodeZone<P>],
+    /// Sorted.
+    runs: &'static [Run],
+    /// Frames that exist but were not free at boot. Sorted.
+    reserved: &'static [FrameRange],
+    /// By CPU, and by the highest kind that will do.
+    firsts: &'static [[First; ZoneKind::ALL.len()]],
+    /// By CPU.
+    cpus: &'static [NodeId],
+    /// Number of nodes.
+    nodes: usize,
+    /// By node: all zones, in the order in which they are asked.
+    lists: &'static [u8],
+}
+
+impl<P: Platform> Nodes<P> {
+    /// The zones of a map's memory, without free frames.
+    pub(crate) fn build<const N: usize>(
+        bump: &mut Bump<'_>,
+        map: &BootMap<N>,
+        limits: &ZoneLimits,
+        shape: &Shape,
+    ) -> Result<Self, StorageFull> {
+        let mut kinds = ArrayVec::<(NodeId, ZoneKind), MAX_ZONES>::new();
+        let mut memory = NodeSet::default();
+        for zone in limits.zones(map, P::PAGE_SHIFT) {
+            kinds.push((zone.node, zone.kind));
+            memory.insert(zone.node);
+        }
+        let zones = kinds.len();
+        let mut with_cpus = NodeSet::default();
+        (0..shape.cpus).for_each(|cpu| with_cpus.insert((shape.node_of)(CpuId(cpu))));
+        let nodes = memory
+            .iter()
+            .chain(with_cpus.iter())
+            .map(|node| usize::from(node.0) + 1)
+            .max()
+            .unwrap_or(0);
+
+        let mut runs = limits.pieces(map, P::PAGE_SHIFT);
+        let run_count = limits.pieces(map, P::PAGE_SHIFT).count();
+        let runs = bump.slots(run_count, |_| {
+            let piece = runs.next().expect("counted above");
+            let zone = kinds.iter().position(|&of| of == (piece.node, piece.kind));
+            Run {
+                frames: piece.frames,
+                zone: zone.expect("each piece is in a zone") as u8,
+            }
+        })?;
+
+        // Taking the metadata's own bytes from the map, after the measuring, may add one range.
+        let spare = usize::from(bump.is_measuring());
+        let mut reserved = reserved_frames(map, P::PAGE_SHIFT);
+        let reserved_count = reserved_frames(map, P::PAGE_SHIFT).count() + spare;
+        let reserved = bump.slots(reserved_count, |_| reserved.next().expect("counted above"))?;
+
+        let mut orders = NodeOrders::new(memory, with_cpus, shape.distance);
+        let mut asked = ArrayVec::<NodeId, MAX_NODES>::new();
+        let lists = bump.slots(nodes * zones, |i| {
+            if i % zones == 0 {
+                asked = orders.of(NodeId((i / zones) as u8));
+            }
+            // By node in the list's order, inside a node from the highest kind down.
+            let mut list = asked.iter().flat_map(|&node| {
+                let all = kinds.iter().enumerate().rev();
+                all.filter(move |(_, zone)| zone.0 == node)
+            });
+            list.nth(i % zones).map_or(NO_ZONE, |(zone, _)| zone as u8)
+        })?;
+
+        let firsts = bump.slots(shape.cpus as usize, |cpu| {
+            let node = (shape.node_of)(CpuId(cpu as u32));
+            let from = usize::from(node.0) * zones;
+            let list = &lists[from..from + zones];
+            let first = |highest: ZoneKind| {
+                let fits = |zone: &&u8| {
+                    let zone = kinds.get(usize::from(**zone));
+                    zone.is_some_and(|zone| zone.1 <= highest)
+                };
+                list.iter().find(fits).map_or(
+                    First {
+                        pageset: u32::MAX,
+                        zone: NO_ZONE,
+                    },
+                    |&zone| First {
+                        pageset: (cpu * zones) as u32 + u32::from(zone),
+                        zone,
+                    },
+                )
+            };
+            ZoneKind::ALL.map(first)
+        })?;
+        let cpus = bump.slots(shape.cpus as usize, |cpu| {
+            (shape.node_of)(CpuId(cpu as u32))
+        })?;
+
+        let mut specs = limits.zones(map, P::PAGE_SHIFT);
+        let zones = bump.slots_with(zones, |bump, _| {
+            let spec = specs.next().expect("counted above");
+            let shards = shape
+                .shards
+                .unwrap_or_else(|| default_shards(shape.cpus, spec.frames));
+            Ok::<_, StorageFull>(NodeZone {
+                node: spec.node,
+                kind: spec.kind,
+                marks: Marks::default(),
+                zone: Zone::build(
+                    bump,
+                    ZoneSpec {
+                        node: spec.node,
+                        kind: spec.kind,
+                        span: spec.frames,
+                        shards,
+                    },
+                )?,
+            })
+        })?;
+        Ok(Self {
+            zones,
+            runs,
+            reserved,
+            firsts,
+            cpus,
+            nodes,
+            lists,
+        })
+    }
+
+    /// Hands over the frames that the map leaves free. Returns how many could not be: a zone keeps a bounded number of
+    /// records for pageblocks with holes.
+    pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>, limits: &ZoneLimits) -> u64 {
+        let off = IrqOff::new();
+        let pieces = map
+            .free_frames(P::PAGE_SHIFT)
+            .flat_map(|run| limits.cut(run, P::PAGE_SHIFT));
+        let refused = pieces.filter(|piece| {
+            self.zone_of(piece.frames.start())
+                .is_none_or(|zone| self.zone(zone).online(piece.frames, &off).is_err())
+        });
+        refused.map(|piece| piece.frames.frames()).sum()
+    }
+
+    /// Frames of the zone with this index that exist, reserved ones included.
+    pub(crate) fn present(&self, index: u8) -> u64 {
+        let of_zone = self.runs.iter().filter(|run| run.zone == index);
+        of_zone.map(|run| run.frames.frames()).sum()
+    }
+
+    /// Every zone, by its index.
+    #[inline]
+    pub(crate) fn zones(&self) -> &'static [NodeZone<P>] {
+        self.zones
+    }
+
+    /// The zone with this index.
+    #[inline]
+    pub(crate) fn zone(&self, index: u8) -> &'static Zone<P> {
+        &self.zones[usize::from(index)].zone
+    }
+
+    /// Index of the zone that `pfn` belongs to; `None` if there is no such frame.
+    pub(crate) fn zone_of(&self, pfn: Pfn) -> Option<u8> {
+        let after = self.runs.partition_point(|run| run.frames.start() <= pfn);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        run.frames.contains(pfn).then_some(run.zone)
+    }
+
+    /// Whether the frame exists but was reserved at boot.
+    pub(crate) fn is_reserved(&self, pfn: Pfn) -> bool {
+        let after = self.reserved.partition_point(|range| range.start() <= pfn);
+        after > 0 && self.reserved[after - 1].contains(pfn)
+    }
+
+    /// The zone that a request from `cpu` asks first; `None` for a CPU without caches.
+    #[inline]
+    pub(crate) fn first(&self, cpu: CpuId, highest: ZoneKind) -> Option<First> {
+        Some(self.firsts.get(cpu.0 as usize)?[highest as usize])
+    }
+
+    /// The node that `cpu` is on; that of CPU 0 for an unknown one.
+    pub(crate) fn node_of_cpu(&self, cpu: CpuId) -> NodeId {
+        self.cpus
+            .get(cpu.0 as usize)
+            .or(self.cpus.first())
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Indices of the zones of at most `highest`, in the order in which `node` asks them; `None` for an unknown node.
+    pub(crate) fn zonelist(
+        &self,
+        node: NodeId,
+        highest: ZoneKind,
+    ) -> Option<impl Iterator<Item = u8> + Clone + use<P>> {
+        if usize::from(node.0) >= self.nodes {
+            return None;
+        }
+        let zones = self.zones;
+        let from = usize::from(node.0) * zones.len();
+        let list = self.lists.get(from..from + zones.len())?;
+        let fits = move |zone: &u8| {
+            zones
+                .get(usize::from(*zone))
+                .is_some_and(|zone| zone.kind <= highest)
+        };
+        Some(list.iter().copied().filter(fits))
+    }
+}
+
+/// About two shards a CPU, none smaller than a largest block; the zone rounds to what its span allows.
+fn default_shards(cpus: u32, span: FrameRange) -> u32 {
+    let blocks = span.frames() >> crate::addr::Order::MAX.get();
+    u32::try_from(blocks)
+        .unwrap_or(u32::MAX)
+        .min(cpus.saturating_mul(2))
+        .max(1)
+}
+
+/// Frames that exist and are not free.
+fn reserved_frames<const N: usize>(
+    map: &BootMap<N>,
+    page_shift: u32,
+) -> impl Iterator<Item = FrameRange> {
+    map.usable_frames(page_shift).flat_map(move |(_, frames)| {
+        let mut free = map
+            .free_frames(page_shift)
+            .map(move |(_, free)| free.intersect(frames))
+            .filter(|free| !free.is_empty());
+        let mut start = Some(frames.start());
+        core::iter::from_fn(move || {
+            loop {
+                let from = start?;
+                let gap = match free.next() {
+                    Some(free) => {
+                        start = Some(free.end());
+                        FrameRange::new(from, free.start())
+                    }
+                    None => {
+                        start = None;
+                        FrameRange::new(from, frames.end())
+                    }
+                };
+                if !gap.is_empty() {
+                    return Some(gap);
+                }
+            }
+        })
+    })
+}

@@ -1,0 +1,219 @@
+//! Who asks for frames, and how hard is tried.
+//!
+//! Owns: allocation and charging that reclaim when they must; reclaim of a group and of the machine.
+//! Invariants: a round looks at all groups of the subtree at rising priority until it freed its target; every caller
+//! makes a bounded number of rounds. A thread inside its own reclaim is refused, with an error.
+//! Lock ranks: `MemcgTree` for each step of the walk. Used by: kernels.
+
+use super::evict::{Evict, Oom};
+use super::scan::Progress;
+use crate::addr::CpuId;
+use crate::alloc::{AllocError, Pages, Request};
+use crate::memcg::{self, MemcgId, ROOT, Slot};
+use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
+use crate::platform::IrqOff;
+use crate::sync::Refused;
+
+/// Rounds of reclaim that one request makes before it gives up (`MAX_RECLAIM_RETRIES`).
+const ROUNDS: u32 = 16;
+/// Frames that a round frees at least, if it can (`SWAP_CLUSTER_MAX`).
+const CLUSTER: u64 = 32;
+/// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
+const FIRST_PRIORITY: u32 = 12;
+
+/// Why a reclaim ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It freed what it was asked for.
+    Enough,
+    /// Every list was looked at in full; there was no more to free.
+    Exhausted,
+    /// The calling thread reclaims already: a hook may not reclaim again.
+    Nested,
+    /// Too many threads reclaim at once; wait for one of them.
+    Crowded,
+}
+
+/// What a reclaim did.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reclaimed {
+    /// Base frames freed.
+    pub freed: u64,
+    /// Folios looked at.
+    pub scanned: u64,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+impl<P: Evict> Mm<P> {
+    /// Allocates frames, reclaiming others if none are free. May call every hook of [`Evict`].
+    ///
+    /// # Errors
+    /// [`AllocError`] if memory is short and nothing more could be reclaimed.
+    pub fn alloc(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
+        let mut rounds = 0;
+        loop {
+            let (error, node) = match self.try_alloc(request) {
+                Ok(pages) => return Ok(pages),
+                Err(error @ AllocError::OutOfMemory { node, .. }) => (error, node),
+                Err(error) => return Err(error),
+            };
+            P::wake_background(node);
+            if rounds == ROUNDS {
+                return Err(error);
+            }
+            rounds += 1;
+            let reclaimed = self.reclaim_subtree(ROOT, CLUSTER.max(request.order().frames()));
+            match reclaimed.stop {
+                Stop::Nested => return Err(error),
+                Stop::Crowded => P::relax(),
+                // Frames that were freed wait in pagesets, not only in this CPU's.
+                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {
+                    self.allocator().drain_all()
+                }
+                Stop::Enough | Stop::Exhausted => {
+                    self.allocator().drain_all();
+                    if let Ok(pages) = self.try_alloc(request) {
+                        return Ok(pages);
+                    }
+                    if P::oom(None) == Oom::Fail {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frees up to `target` frames, from every group.
+    pub fn reclaim(&self, target: u64) -> Reclaimed {
+        self.reclaim_subtree(ROOT, target)
+    }
+
+    /// Frees up to `target` frames that are charged to a group or below it.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id.
+    pub fn shrink_memcg(&self, memcg: MemcgId, target: u64) -> Result<Reclaimed, NoSuchGroup> {
+        self.memcgs().usage(memcg).ok_or(NoSuchGroup(memcg))?;
+        Ok(self.reclaim_subtree(memcg.slot, target))
+    }
+
+    /// Sets a group's limit in frames and reclaims until its usage fits, as far as that is possible.
+    /// Returns the usage that is left above the limit.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id, or the root, which has no limit.
+    pub fn shrink_memcg_to(&self, memcg: MemcgId, frames: u64) -> Result<u64, NoSuchGroup> {
+        self.set_memcg_max(memcg, frames)?;
+        for _ in 0..ROUNDS {
+            let excess = self.memcg_usage(memcg)?.saturating_sub(frames);
+            if excess == 0 || self.reclaim_subtree(memcg.slot, excess).freed == 0 {
+                break;
+            }
+        }
+        Ok(self.memcg_usage(memcg)?.saturating_sub(frames))
+    }
+
+    /// Scans a subtree at rising priority until `target` frames are free.
+    fn reclaim_subtree(&self, root: Slot, target: u64) -> Reclaimed {
+        let none = |stop| Reclaimed {
+            freed: 0,
+            scanned: 0,
+            stop,
+        };
+        let _claim = match self.reclaimers.claim(P::task()) {
+            Ok(claim) => claim,
+            Err(Refused::Nested) => return none(Stop::Nested),
+            Err(Refused::Full) => return none(Stop::Crowded),
+        };
+        // What waits in this CPU's batches is on no list yet.
+        self.drain_lru_of(P::cpu());
+        let mut progress = Progress {
+            target,
+            freed: 0,
+            scanned: 0,
+            priority: FIRST_PRIORITY,
+            force_deactivate: false,
+        };
+        self.scan_at_rising_priority(root, &mut progress);
+        if progress.freed == 0 {
+            // Other CPUs' batches may hold all there is, and active lists what the balance spared.
+            self.drain_lru();
+            progress.force_deactivate = true;
+            self.scan_at_rising_priority(root, &mut progress);
+        }
+        let stop = if progress.left() == 0 {
+            Stop::Enough
+        } else {
+            Stop::Exhausted
+        };
+        Reclaimed {
+            freed: progress.freed,
+            scanned: progress.scanned,
+            stop,
+        }
+    }
+
+    fn scan_at_rising_priority(&self, root: Slot, progress: &mut Progress) {
+        for priority in (0..=FIRST_PRIORITY).rev() {
+            progress.priority = priority;
+            let mut at = Some(root);
+            while let Some(slot) = at
+                && progress.left() > 0
+            {
+                for node in 0..self.memcgs().nodes() {
+                    self.shrink_lruvec(self.memcgs().lruvec_of(slot, node), progress);
+                }
+                at = self.memcgs().next_in_subtree(root, slot, &IrqOff::new());
+            }
+            if progress.left() == 0 {
+                return;
+            }
+        }
+    }
+
+    fn drain_lru_of(&self, cpu: CpuId) {
+        let off = IrqOff::new();
+        let dead = self.view().drain(cpu, &off);
+        self.free_dead(&dead, &off);
+    }
+}
+
+impl<'m, P: Evict> Pages<'m, P> {
+    /// Charges the frames to a group, reclaiming from whichever group's limit is in the way.
+    ///
+    /// # Errors
+    /// [`ChargeError`], together with the pages, if nothing more could be reclaimed there.
+    pub fn charge_to(
+        self,
+        mm: &'m Mm<P>,
+        memcg: MemcgId,
+    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+        let mut pages = self;
+        for round in 0..=ROUNDS {
+            let full = match pages.charge_or_full(mm, memcg) {
+                Ok(folio) => return Ok(folio),
+                Err((Refusal::Memcg(memcg::Refusal::Full(slot)), back)) => {
+                    pages = back;
+                    slot
+                }
+                Err((_, back)) => return back.try_charge_to(mm, memcg),
+            };
+            if round == ROUNDS {
+                break;
+            }
+            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()));
+            match reclaimed.stop {
+                Stop::Nested => break,
+                Stop::Crowded => P::relax(),
+                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {}
+                Stop::Enough | Stop::Exhausted if P::oom(mm.memcgs().id_of(full)) == Oom::Fail => {
+                    break;
+                }
+                Stop::Enough | Stop::Exhausted => {}
+            }
+        }
+        pages.try_charge_to(mm, memcg)
+    }
+}

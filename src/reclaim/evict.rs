@@ -1,0 +1,85 @@
+//! What reclaim asks of the kernel.
+//!
+//! Owns: [`Evict`] and its answers. Invariants: hooks get an isolated folio: nobody links it or frees it meanwhile.
+//! Lock ranks: none is held when a hook is called. Used by: reclaim.
+
+use crate::addr::NodeId;
+use crate::memcg::MemcgId;
+use crate::mm::Isolated;
+use crate::platform::Platform;
+
+/// Whether a folio is mapped nowhere now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unmap {
+    /// No mapping is left; the references that mappings held were dropped.
+    Done,
+    /// Some mapping must stay: keep the folio.
+    Busy,
+}
+
+/// Whether a folio's contents are safe elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteOut {
+    /// They are: the frame may go.
+    Done,
+    /// They are not, now: keep the folio.
+    Busy,
+}
+
+/// Whether the kernel let go of a folio.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// Every reference that the kernel itself kept was dropped.
+    Done,
+    /// It cannot now: keep the folio.
+    Busy,
+}
+
+/// What to do when nothing can be reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Oom {
+    /// Memory was, or will be, freed: try again.
+    Retry,
+    /// Let the request fail.
+    Fail,
+}
+
+/// How a kernel takes part in reclaim. Hooks may sleep, take their own locks, and call
+/// [`Mm::try_alloc`](crate::Mm::try_alloc); a call that would reclaim again is refused.
+///
+/// For one folio the hooks are called in this order: `referenced`, and if it is to go, `unmap`, `write_out` (if it is
+/// anonymous or dirty), `release`. A folio that stays although `unmap` was done is given back by `remap`.
+pub trait Evict: Platform {
+    /// How many mappings used the folio since the last call; clears their accessed bits.
+    fn referenced(folio: &Isolated<'_, Self>) -> u32;
+
+    /// Removes every mapping of the folio and drops the references they held.
+    fn unmap(folio: &Isolated<'_, Self>) -> Unmap;
+
+    /// Makes the contents safe elsewhere: in swap, or in their file.
+    fn write_out(folio: &Isolated<'_, Self>) -> WriteOut;
+
+    /// Drops what the kernel itself keeps of the folio: its place in a page cache, private data.
+    fn release(_folio: &Isolated<'_, Self>) -> Release {
+        Release::Done
+    }
+
+    /// The folio stays after all, although `unmap` was done: map it again, or keep a reference in some other place where
+    /// its contents will be looked for ([`FolioView::reference`](crate::FolioView::reference) takes one). If nobody does, the
+    /// last reference goes with the isolation's, and the contents with it.
+    fn remap(folio: &Isolated<'_, Self>);
+
+    /// Free memory of the node is low: wake the thread that runs [`Mm::reclaim`](crate::Mm::reclaim).
+    fn wake_background(_node: NodeId) {}
+
+    /// Nothing could be reclaimed for a request, or for `memcg` if it is at its limit.
+    fn oom(_memcg: Option<MemcgId>) -> Oom {
+        Oom::Fail
+    }
+
+    /// A number for the running thread that no other thread has now. The default suits kernels whose reclaim does not
+    /// give up the CPU within a hook.
+    fn task() -> u64 {
+        u64::from(Self::cpu().0)
+    }
+}

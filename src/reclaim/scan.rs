@@ -1,0 +1,194 @@
+//! Scanning the lists of one lruvec.
+//!
+//! Owns: the inactive and the active scan, and the balance between them.
+//! Invariants: at most 32 folios are in hand at a time; those that stay are back on a list, those that go are freed in
+//! bulk, before the next 32 are taken. A hook that panics puts its folios back.
+//! Lock ranks: `LruBatch`, `LruVec`, one after the other. Used by: entry.
+
+use arrayvec::ArrayVec;
+
+use super::evict::Evict;
+use super::verdict::{Verdict, judge};
+use crate::frame::{Flags, FrameNo};
+use crate::lru::{Backing, ListKind, SCAN, Scanned};
+use crate::memcg::LruVecIndex;
+use crate::mm::{Isolated, Mm};
+use crate::platform::IrqOff;
+
+/// Folios in hand, put back if dropped.
+type InHand<'m, P> = ArrayVec<Isolated<'m, P>, SCAN>;
+
+/// Frames whose references were frozen; freed together when dropped, also if a later hook panics.
+struct Frozen<'m, P: Evict> {
+    mm: &'m Mm<P>,
+    frames: Scanned,
+}
+
+impl<P: Evict> Drop for Frozen<'_, P> {
+    fn drop(&mut self) {
+        self.mm.free_dead(&self.frames, &IrqOff::new());
+    }
+}
+
+/// What is still to be done, and what was done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Base frames to free.
+    pub(super) target: u64,
+    /// Base frames freed.
+    pub(super) freed: u64,
+    /// Folios looked at.
+    pub(super) scanned: u64,
+    /// How much of each list is looked at: its length shifted right by this.
+    pub(super) priority: u32,
+    /// Whether active lists are scanned even if the inactive ones are long enough.
+    pub(super) force_deactivate: bool,
+}
+
+impl Progress {
+    pub(super) fn left(&self) -> u64 {
+        self.target.saturating_sub(self.freed)
+    }
+}
+
+impl<P: Evict> Mm<P> {
+    /// Scans one lruvec at the given priority.
+    pub(super) fn shrink_lruvec(&self, lruvec: LruVecIndex, progress: &mut Progress) {
+        for backing in [Backing::Anon, Backing::File] {
+            let (inactive, active) = self.sizes(lruvec, backing);
+            if progress.force_deactivate || inactive_is_low(inactive, active, P::PAGE_SHIFT) {
+                self.shrink_active(lruvec, backing, active >> progress.priority);
+            }
+            let mut left = inactive >> progress.priority;
+            while left > 0 && progress.left() > 0 {
+                // Never takes more in hand than are wanted: what is freed beyond the target would be faulted in again.
+                let want = left.min(SCAN as u64).min(progress.left());
+                if self.shrink_inactive(lruvec, backing, want as u32, progress) == 0 {
+                    break;
+                }
+                left = left.saturating_sub(want);
+            }
+        }
+    }
+
+    /// Scans up to `want` folios from an inactive list's old end. Returns how many were looked at.
+    fn shrink_inactive(
+        &self,
+        lruvec: LruVecIndex,
+        backing: Backing,
+        want: u32,
+        progress: &mut Progress,
+    ) -> u32 {
+        let (in_hand, scanned) = self.take_tail(lruvec, ListKind::inactive(backing), want);
+        progress.scanned += u64::from(scanned);
+        let mut freed = Frozen {
+            mm: self,
+            frames: Scanned::new(),
+        };
+        let mut kept = InHand::new();
+        for folio in in_hand {
+            let frames = folio.order().frames();
+            match judge(folio) {
+                Verdict::Free(frame) => {
+                    progress.freed += frames;
+                    freed.frames.push(frame);
+                }
+                Verdict::Keep(folio) => kept.push(folio),
+                Verdict::Activate(folio) => {
+                    folio.record().set(Flags::ACTIVE);
+                    kept.push(folio);
+                }
+            }
+        }
+        self.put_back_all(kept);
+        drop(freed);
+        scanned
+    }
+
+    /// Moves up to `want` folios from an active list's old end to the inactive one.
+    fn shrink_active(&self, lruvec: LruVecIndex, backing: Backing, want: u64) {
+        let mut left = want;
+        while left > 0 {
+            let (in_hand, scanned) = self.take_tail(
+                lruvec,
+                ListKind::active(backing),
+                left.min(SCAN as u64) as u32,
+            );
+            if scanned == 0 {
+                break;
+            }
+            for folio in &in_hand {
+                // Clears the accessed bits: a use from now on, on the inactive list, is what saves it.
+                P::referenced(folio);
+                folio.record().clear(Flags::ACTIVE);
+                folio.record().set(Flags::WORKINGSET);
+            }
+            self.put_back_all(in_hand);
+            left = left.saturating_sub(u64::from(scanned));
+        }
+    }
+
+    /// Isolates up to `want` folios from a list's old end: those, and how many entries were looked at.
+    fn take_tail(&self, lruvec: LruVecIndex, kind: ListKind, want: u32) -> (InHand<'_, P>, u32) {
+        let off = IrqOff::new();
+        let tail = self.view().isolate_tail(lruvec, kind, want, &off);
+        self.free_dead(&tail.dead, &off);
+        (
+            tail.isolated
+                .into_iter()
+                .map(|frame| Isolated::new(self, frame))
+                .collect(),
+            tail.scanned,
+        )
+    }
+
+    /// Puts folios back under as few holds as their lruvecs need.
+    fn put_back_all(&self, kept: InHand<'_, P>) {
+        let frames: ArrayVec<FrameNo, SCAN> = kept.into_iter().map(Isolated::into_frame).collect();
+        let off = IrqOff::new();
+        let dead = self.view().put_back(&frames, &off);
+        self.free_dead(&dead, &off);
+    }
+
+    /// Base frames on the inactive and the active list.
+    fn sizes(&self, lruvec: LruVecIndex, backing: Backing) -> (u64, u64) {
+        let off = IrqOff::new();
+        let sizes = self.view().lock_index(lruvec, &off).map(|held| {
+            (
+                held.lruvec.frames(ListKind::inactive(backing)),
+                held.lruvec.frames(ListKind::active(backing)),
+            )
+        });
+        sizes.unwrap_or_default()
+    }
+}
+
+/// Whether the inactive list is too short for folios to prove themselves on: inactive × ratio < active, with
+/// ratio = ⌊√(10 × size in GiB)⌋, at least 1 (reclaim.md 3.2).
+fn inactive_is_low(inactive: u64, active: u64, page_shift: u32) -> bool {
+    let gib = (inactive + active) >> (30 - page_shift);
+    let ratio = (10 * gib).isqrt().max(1);
+    inactive * ratio < active
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inactive_is_low;
+
+    #[test]
+    fn the_inactive_share_shrinks_with_the_square_root_of_the_size() {
+        // reclaim.md 3.2: at 1 GiB a third may be inactive, at 10 GiB a tenth, at 1 TiB a hundred-and-first.
+        for (gib, ratio) in [(0, 1), (1, 3), (4, 6), (10, 10), (100, 31), (1024, 101)] {
+            let frames = (gib << 18).max(2560);
+            let edge = frames / (ratio + 1);
+            assert!(
+                inactive_is_low(edge - 1, frames - edge + 1, 12),
+                "{gib} GiB"
+            );
+            assert!(
+                !inactive_is_low(edge + 1, frames - edge - 1, 12),
+                "{gib} GiB"
+            );
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A kernel in one word: how `Host` answers reclaim's hooks, as the folio's own word tells it.
+//!
+//! A test maps a folio by giving its reference to the word ([`map`]); the hooks unmap it again. Other bits make hooks refuse.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses the part it needs"
+)]
+
+extern crate std;
+
+use std::cell::Cell;
+use std::thread_local;
+
+use framekeeper::boot::{BootMap, Memory};
+use framekeeper::{
+    Backing, Evict, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Oom, Order, PhysAddr, Release,
+    Request, Unmap, WriteOut,
+};
+
+use super::host::Host;
+
+/// The folio was used through its mapping since the last look.
+pub const ACCESSED: u64 = 1;
+/// A mapping holds a reference.
+pub const MAPPED: u64 = 1 << 1;
+/// `unmap` refuses.
+pub const STUCK: u64 = 1 << 2;
+/// `write_out` refuses.
+pub const NO_SWAP: u64 = 1 << 3;
+/// `release` refuses.
+pub const PRIVATE: u64 = 1 << 4;
+/// `unmap` says done, but keeps the mapping's reference.
+pub const LIAR: u64 = 1 << 5;
+/// `write_out` allocates and charges with reclaim allowed.
+pub const NESTS: u64 = 1 << 6;
+/// `referenced` panics.
+pub const PANICS: u64 = 1 << 7;
+
+thread_local! {
+    /// How often the out-of-memory hook was called on this thread.
+    pub static OOM_CALLS: Cell<u32> = const { Cell::new(0) };
+    /// How often hooks were called on this thread.
+    pub static HOOK_CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Host threads give up the CPU anywhere, so each names itself.
+fn thread_name() -> u64 {
+    thread_local!(static NAME: Cell<u8> = const { Cell::new(0) });
+    NAME.with(|name| name.as_ptr() as u64)
+}
+
+impl Evict for Host {
+    fn referenced(folio: &Isolated<'_, Self>) -> u32 {
+        HOOK_CALLS.set(HOOK_CALLS.get() + 1);
+        let word = folio.clear_word_bits(ACCESSED);
+        assert!(word & PANICS == 0, "the hook was told to panic");
+        u32::from(word & ACCESSED != 0)
+    }
+
+    fn unmap(folio: &Isolated<'_, Self>) -> Unmap {
+        let word = folio.word();
+        if word & STUCK != 0 {
+            return Unmap::Busy;
+        }
+        if word & LIAR == 0 && folio.clear_word_bits(MAPPED) & MAPPED != 0 {
+            unmap(folio.mm(), folio.pfn());
+        }
+        Unmap::Done
+    }
+
+    fn write_out(folio: &Isolated<'_, Self>) -> WriteOut {
+        let word = folio.word();
+        if word & NESTS != 0 {
+            let mm = folio.mm();
+            let pages = mm
+                .try_alloc(Request::new(Order::ZERO))
+                .expect("frames are left");
+            let memcg = folio.memcg().expect("charged");
+            drop(
+                pages
+                    .charge_to(mm, memcg)
+                    .expect_err("reclaim does not nest"),
+            );
+        }
+        if word & NO_SWAP != 0 {
+            WriteOut::Busy
+        } else {
+            WriteOut::Done
+        }
+    }
+
+    fn release(folio: &Isolated<'_, Self>) -> Release {
+        if folio.word() & PRIVATE != 0 {
+            Release::Busy
+        } else {
+            Release::Done
+        }
+    }
+
+    fn remap(folio: &Isolated<'_, Self>) {
+        if folio.word() & LIAR == 0 {
+            let _mapped: framekeeper::Pfn = map(folio.reference());
+        }
+    }
+
+    fn oom(_memcg: Option<MemcgId>) -> Oom {
+        OOM_CALLS.set(OOM_CALLS.get() + 1);
+        Oom::Fail
+    }
+
+    fn task() -> u64 {
+        thread_name()
+    }
+}
+
+/// Gives the folio's reference to a mapping.
+pub fn map(folio: Folio<'_, Host>) -> framekeeper::Pfn {
+    folio.set_word_bits(MAPPED);
+    folio.into_raw()
+}
+
+/// Drops the reference that a mapping holds.
+#[allow(unsafe_code)]
+pub fn unmap(mm: &Mm<Host>, pfn: framekeeper::Pfn) {
+    // SAFETY: `map` gave this number out, and the MAPPED bit was set until now.
+    drop(unsafe { mm.folio_from_raw(pfn) });
+}
+
+/// An instance with `frames` simulated frames from frame 1 on, one node.
+pub fn machine(frames: u64, cpus: u32, groups: u32) -> Mm<Host> {
+    build(frames, &MmConfig::new(cpus, groups))
+}
+
+/// An instance with `frames` simulated frames from frame 1 on.
+pub fn build(frames: u64, config: &MmConfig) -> Mm<Host> {
+    try_build(frames, config).expect("a valid machine")
+}
+
+/// An instance with `frames` simulated frames from frame 1 on, or why there is none.
+#[allow(unsafe_code)]
+pub fn try_build(frames: u64, config: &MmConfig) -> Result<Mm<Host>, framekeeper::MmInitError> {
+    let mut map = BootMap::<8>::new();
+    map.add(NodeId(0), PhysAddr(4096), frames << 12)
+        .expect("fits");
+    // SAFETY: the frames are numbers only; nothing reads or writes them.
+    let memory = unsafe { Memory::<Host, 8>::claim(&mut map) };
+    // Room for the records, and for pagesets of any size the tests ask for.
+    let storage = super::host::storage((frames as usize * 64) + (4 << 20));
+    Mm::new(memory.with_storage(storage), config).map_err(|(error, _)| error)
+}
+
+/// A charged folio on the LRU, mapped.
+pub fn fault(mm: &Mm<Host>, memcg: MemcgId, backing: Backing) -> Option<framekeeper::Pfn> {
+    let folio = mm
+        .alloc(Request::new(Order::ZERO))
+        .ok()?
+        .charge_to(mm, memcg)
+        .ok()?;
+    folio.add_to_lru(backing).expect("new");
+    Some(map(folio))
+}

@@ -1,0 +1,49 @@
+//! Machines for tests: allocators over frames that exist as numbers only.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses the part it needs"
+)]
+
+use framekeeper::boot::{BootMap, Memory};
+use framekeeper::{Config, InitError, NodeId, PageAllocator, PhysAddr};
+
+use super::host::{Host, storage};
+
+/// Bytes of metadata that every test machine has room for.
+const METADATA: usize = 8 << 20;
+
+/// A map with one usable region on node 0: `frames` frames from `first` on.
+pub fn one_region(first: u64, frames: u64) -> BootMap {
+    let mut map = BootMap::new();
+    map.add(NodeId(0), PhysAddr(first << 12), frames << 12)
+        .expect("one region fits");
+    map
+}
+
+/// The map's memory, promised to one instance.
+pub fn memory(map: &mut BootMap) -> Memory<'_, Host> {
+    // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
+    #[allow(unsafe_code)]
+    let memory = unsafe { Memory::claim(map) };
+    memory.with_storage(storage(METADATA))
+}
+
+/// An allocator of the map's memory.
+pub fn allocator(mut map: BootMap, config: &Config) -> Result<PageAllocator<Host>, InitError> {
+    PageAllocator::new(memory(&mut map), config).map_err(|(error, _)| error)
+}
+
+/// Numbers from a 64-bit linear congruential generator.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit
+    }
+}

@@ -1,0 +1,392 @@
+//! Wrong calls of the page allocator: each gets a typed error, and nothing changes.
+
+#[path = "common/host.rs"]
+mod host;
+#[path = "common/machine.rs"]
+mod machine;
+
+use framekeeper::alloc::MAX_CPUS;
+use framekeeper::boot::{BootMap, MapError, Memory, MemoryError};
+use framekeeper::{
+    AllocError, Config, InitError, Mobility, NodeId, Order, PageAllocator, Pfn, PhysAddr, RawError,
+    Request, ZoneKind,
+};
+use host::{Host, run_as, storage};
+use machine::{allocator, memory, one_region};
+
+const ONE: Request = Request::new(Order::ZERO);
+
+/// Asserts that making an instance fails, and that the map is as it was and still makes one.
+fn refused(mut map: BootMap, config: &Config, expected: impl Fn(InitError) -> bool) {
+    let before = map.clone();
+    let (error, memory) =
+        PageAllocator::new(memory(&mut map), config).expect_err("must be refused");
+    assert!(expected(error), "{error:?}: {error}");
+    assert_eq!(*memory.map(), before);
+    assert_eq!(map, before);
+}
+
+fn config() -> Config {
+    Config::default()
+}
+
+#[test]
+fn a_map_without_a_free_frame_makes_no_instance() {
+    // misuse 1: no regions; only zero-length regions; only reserved ones
+    let empty = |error| error == InitError::Memory(MemoryError::Map(MapError::Empty));
+    refused(BootMap::new(), &config(), empty);
+    refused(one_region(1000, 0), &config(), empty);
+    let mut reserved = one_region(1000, 16);
+    reserved.reserve(PhysAddr(0), 1 << 30).unwrap();
+    refused(reserved, &config(), empty);
+}
+
+#[test]
+fn frame_zero_is_never_handed_out() {
+    // misuse 6
+    let allocator = allocator(one_region(0, 64), &config()).unwrap();
+    assert_eq!(allocator.free_frames(), 63);
+    let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
+    assert_eq!(all.len(), 63);
+    assert!(all.iter().all(|pages| pages.pfn() != Pfn(0)));
+}
+
+#[test]
+fn a_zone_of_more_frames_than_its_numbers_express_is_refused() {
+    // misuse 7: frames span more than 2^32
+    let mut map = one_region(1 << 20, 1 << 10);
+    map.add(NodeId(0), PhysAddr(1 << 50), 1 << 20).unwrap();
+    refused(map, &config(), |error| {
+        error == InitError::ZoneTooLarge(NodeId(0))
+    });
+}
+
+#[test]
+fn storage_that_is_too_small_comes_back_with_the_map() {
+    // misuse 8: metadata area too small, unaligned
+    let mut map = one_region(1 << 20, 1 << 16);
+    let before = map.clone();
+    for bytes in [0, 1, 4096, 20_000] {
+        // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
+        #[allow(unsafe_code)]
+        let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
+        let (error, memory) =
+            PageAllocator::new(memory.with_storage(storage(bytes)), &config()).unwrap_err();
+        assert!(matches!(error, InitError::Memory(MemoryError::Full(_))));
+        assert_eq!(*memory.map(), before);
+    }
+}
+
+#[test]
+fn metadata_that_the_direct_map_does_not_reach_is_refused_and_the_map_restored() {
+    // misuse 8, 11: outside the direct map (the host has none)
+    let mut map = one_region(1 << 20, 1 << 16);
+    let before = map.clone();
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
+    let (error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
+    assert!(matches!(error, InitError::Memory(MemoryError::Storage(_))));
+    assert_eq!(*memory.map(), before);
+}
+
+#[test]
+fn metadata_that_no_free_range_holds_is_refused() {
+    let mut map = one_region(1 << 20, 2);
+    let before = map.clone();
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
+    let (error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
+    assert!(matches!(
+        error,
+        InitError::Memory(MemoryError::Map(MapError::NoSpace { .. }))
+    ));
+    assert_eq!(*memory.map(), before);
+}
+
+#[test]
+fn impossible_numbers_of_cpus_nodes_and_shards_are_refused() {
+    // misuse 9: CPUs 0 or above the limit; nodes above Config
+    let map = || one_region(1 << 20, 1 << 10);
+    for cpus in [0, MAX_CPUS + 1, u32::MAX] {
+        refused(map(), &Config { cpus, ..config() }, |error| {
+            error == InitError::Cpus(cpus)
+        });
+    }
+    for nodes in [0, 65] {
+        refused(map(), &Config { nodes, ..config() }, |error| {
+            error == InitError::Nodes(nodes)
+        });
+    }
+    for shards in [0, u32::MAX] {
+        let config = Config {
+            shards: Some(shards),
+            ..config()
+        };
+        refused(map(), &config, |error| error == InitError::Shards(shards));
+    }
+    let mut far = map();
+    far.add(NodeId(7), PhysAddr(1 << 40), 1 << 20).unwrap();
+    refused(
+        far,
+        &Config {
+            nodes: 7,
+            ..config()
+        },
+        |error| error == InitError::NodeOutOfRange(NodeId(7)),
+    );
+    let config = Config {
+        nodes: 2,
+        node_of: |_| NodeId(2),
+        ..config()
+    };
+    refused(map(), &config, |error| {
+        error == InitError::NodeOutOfRange(NodeId(2))
+    });
+}
+
+#[test]
+fn a_node_without_memory_and_a_node_without_cpus_are_accepted() {
+    // misuse 9
+    let mut map = one_region(1 << 20, 1 << 10);
+    map.add(NodeId(5), PhysAddr(1 << 40), 1 << 20).unwrap();
+    let config = Config {
+        cpus: 2,
+        node_of: |cpu| NodeId(cpu.0 as u8 * 3),
+        ..config()
+    };
+    let allocator = allocator(map, &config).unwrap();
+    run_as(1);
+    let pages = allocator.try_alloc(ONE).unwrap();
+    assert!(allocator.node_of(pages.pfn()).is_some());
+    let pages = allocator.try_alloc(ONE.only_node(NodeId(5))).unwrap();
+    assert_eq!(allocator.node_of(pages.pfn()), Some(NodeId(5)));
+    assert_eq!(
+        allocator.try_alloc(ONE.only_node(NodeId(3))).err(),
+        Some(AllocError::NoSuchZone(ZoneKind::Normal))
+    );
+}
+
+#[test]
+fn distances_that_no_machine_has_are_refused() {
+    // misuse 10: asymmetric, zero, or below the local one
+    let distances: [fn(NodeId, NodeId) -> u8; 3] = [
+        |a, b| 10 + a.0.saturating_sub(b.0),
+        |a, b| if a == b { 10 } else { 0 },
+        |a, b| if a == b { 10 } else { 9 },
+    ];
+    for distance in distances {
+        let config = Config {
+            nodes: 2,
+            distance,
+            ..config()
+        };
+        refused(one_region(1 << 20, 64), &config, |error| {
+            matches!(error, InitError::Distance(..))
+        });
+    }
+}
+
+#[test]
+fn zones_of_one_frame_and_boundaries_inside_a_line_work() {
+    // misuse 12
+    let boundary = 1 << 20;
+    let map = one_region(boundary - 3, 4);
+    let allocator = allocator(map, &config()).unwrap();
+    let kinds: Vec<_> = allocator
+        .zone_counts()
+        .map(|zone| (zone.kind, zone.managed))
+        .collect();
+    assert_eq!(kinds, [(ZoneKind::Dma32, 3), (ZoneKind::Normal, 1)]);
+    let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
+    assert_eq!(all.len(), 4);
+    drop(all);
+    // Buddies on both sides of the boundary never merge.
+    allocator.drain_all();
+    assert!(
+        allocator
+            .try_alloc(Request::new(Order::new(2).unwrap()))
+            .is_err()
+    );
+    assert_eq!(allocator.free_frames(), 4);
+    allocator.check().unwrap();
+}
+
+#[test]
+fn an_order_that_no_zone_can_hold_is_an_error() {
+    // misuse 14
+    let allocator = allocator(one_region(1 << 20, 1 << 17), &config()).unwrap();
+    assert!(Order::new(19).is_none());
+    assert_eq!(
+        allocator.try_alloc(Request::new(Order::MAX)).err(),
+        Some(AllocError::TooLarge(Order::MAX))
+    );
+    assert_eq!(allocator.free_frames(), 1 << 17);
+}
+
+#[test]
+fn a_raw_free_of_a_frame_that_was_never_given_is_an_error() {
+    // misuse 15, 18: never managed; in a hole; of another instance; reserved; owned by a handle; free
+    let mut map = one_region(1 << 20, 1 << 10);
+    map.add(NodeId(0), PhysAddr((1 << 32) + (1 << 30)), 1 << 22)
+        .unwrap();
+    map.reserve(PhysAddr(1 << 32), 4096).unwrap();
+    let allocator = allocator(map, &config()).unwrap();
+    let free = allocator.free_frames();
+    let owned = allocator.try_alloc(ONE).unwrap();
+    let raw_error = |pfn| allocator.try_from_raw(pfn, Order::ZERO).err();
+    for outside in [
+        0,
+        1,
+        (1 << 20) - 1,
+        (1 << 20) + (1 << 10),
+        1 << 30,
+        u64::MAX,
+    ] {
+        assert_eq!(
+            raw_error(Pfn(outside)),
+            Some(RawError::NoSuchFrame),
+            "{outside:#x}"
+        );
+    }
+    assert_eq!(raw_error(Pfn(1 << 20)), Some(RawError::Reserved));
+    assert_eq!(raw_error(owned.pfn()), Some(RawError::NotGiven));
+    assert_eq!(raw_error(Pfn((1 << 20) + 1023)), Some(RawError::NotGiven));
+    drop(owned);
+    assert_eq!(allocator.free_frames(), free);
+    allocator.check().unwrap();
+}
+
+#[test]
+fn a_second_raw_free_is_an_error_wherever_the_frame_is_by_then() {
+    // misuse 16: on a pageset, in a shard, inside a bigger free block
+    let allocator = allocator(one_region(1 << 20, 1 << 12), &config()).unwrap();
+    for order in (0..=12).filter_map(Order::new) {
+        let pfn = allocator.try_alloc(Request::new(order)).unwrap().into_raw();
+        assert_eq!(allocator.free_frames(), (1 << 12) - order.frames());
+        drop(allocator.try_from_raw(pfn, order).unwrap());
+        let again = |when: &str| {
+            assert_eq!(
+                allocator.try_from_raw(pfn, order).err(),
+                Some(RawError::NotGiven),
+                "{when}"
+            );
+            assert_eq!(allocator.free_frames(), 1 << 12);
+        };
+        again("parked");
+        allocator.drain_all();
+        again("in its shard");
+    }
+    allocator.check().unwrap();
+}
+
+#[test]
+fn a_raw_free_with_another_order_or_of_a_tail_is_an_error() {
+    // misuse 17: bigger, smaller, unaligned, a tail
+    let allocator = allocator(one_region(1 << 20, 1 << 20), &config()).unwrap();
+    let orders = || (0..=18).filter_map(Order::new);
+    let given: Vec<_> = orders()
+        .map(|order| {
+            (
+                allocator.try_alloc(Request::new(order)).unwrap().into_raw(),
+                order,
+            )
+        })
+        .collect();
+    let free = allocator.free_frames();
+    for &(pfn, order) in &given {
+        for wrong in orders().filter(|&wrong| wrong != order) {
+            let error = allocator.try_from_raw(pfn, wrong).err();
+            let expected = if pfn.is_aligned(wrong) {
+                RawError::WrongOrder
+            } else {
+                RawError::Misaligned
+            };
+            assert_eq!(error, Some(expected), "{pfn} of {order} as {wrong}");
+        }
+        for tail in [1, 2, 3, 16, 28, 31, 32, 63, 64, 511, order.frames() - 1] {
+            if (1..order.frames()).contains(&tail) {
+                let tail = Pfn(pfn.0 + tail);
+                assert_eq!(
+                    allocator.try_from_raw(tail, Order::ZERO).err(),
+                    Some(RawError::Tail)
+                );
+            }
+        }
+    }
+    assert_eq!(allocator.free_frames(), free);
+    allocator.check().unwrap();
+    for (pfn, order) in given {
+        drop(allocator.try_from_raw(pfn, order).unwrap());
+    }
+    assert_eq!(allocator.free_frames(), 1 << 20);
+    allocator.check().unwrap();
+}
+
+#[test]
+fn without_codes_a_raw_free_is_an_error() {
+    let config = Config {
+        raw_codes: false,
+        ..config()
+    };
+    let allocator = allocator(one_region(1 << 20, 64), &config).unwrap();
+    let pfn = allocator.try_alloc(ONE).unwrap().into_raw();
+    assert_eq!(
+        allocator.try_from_raw(pfn, Order::ZERO).err(),
+        Some(RawError::NoCodes)
+    );
+}
+
+#[test]
+fn contradictory_requests_are_errors() {
+    // misuse 19
+    let allocator = allocator(one_region(1 << 20, 1 << 10), &config()).unwrap();
+    let contradictions = [
+        ONE.zone(ZoneKind::Movable),
+        ONE.mobility(Mobility::Reclaimable).zone(ZoneKind::Movable),
+        ONE.mobility(Mobility::Isolate),
+        ONE.mobility(Mobility::Cma),
+        ONE.mobility(Mobility::HighAtomic),
+    ];
+    for request in contradictions {
+        assert_eq!(
+            allocator.try_alloc(request).err(),
+            Some(AllocError::Contradiction)
+        );
+    }
+    assert_eq!(allocator.free_frames(), 1 << 10);
+}
+
+#[test]
+fn a_request_with_memory_out_names_the_zone() {
+    // misuse 20
+    let allocator = allocator(one_region(1 << 20, 100), &config()).unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
+    assert_eq!(all.len(), 100);
+    assert_eq!(
+        allocator.try_alloc(ONE).err(),
+        Some(AllocError::OutOfMemory {
+            node: NodeId(0),
+            zone: ZoneKind::Normal
+        })
+    );
+}
+
+#[test]
+fn a_cpu_without_caches_is_served_by_the_zone() {
+    // misuse 27: an id out of range
+    let allocator = allocator(one_region(1 << 20, 512), &config()).unwrap();
+    for cpu in [1, 2, 1000, u32::MAX] {
+        run_as(cpu);
+        let pages = allocator.try_alloc(ONE).unwrap();
+        assert_eq!(allocator.free_frames(), 511);
+        drop(pages);
+        assert_eq!(
+            (allocator.free_frames(), allocator.parked_frames()),
+            (512, 0)
+        );
+    }
+    allocator.drain_cpu(framekeeper::CpuId(u32::MAX));
+    allocator.check().unwrap();
+}

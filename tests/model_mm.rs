@@ -1,0 +1,278 @@
+//! Random programs of folios and groups against a naive model, everything compared after each step.
+
+#[path = "common/host.rs"]
+mod host;
+#[path = "common/kernel.rs"]
+mod kernel;
+
+use std::collections::BTreeMap;
+
+use framekeeper::{Backing, MemcgId, Mm, Pfn};
+use host::Host;
+use kernel::{ACCESSED, fault, machine};
+use proptest::prelude::*;
+
+const FRAMES: u64 = 700;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create { parent: u8 },
+    Remove { group: u8 },
+    SetMax { group: u8, frames: u16 },
+    Fault { group: u8, file: bool },
+    Touch { page: u16 },
+    MarkAccessed { page: u16 },
+    Isolate { page: u16 },
+    Unmap { page: u16 },
+    Shrink { group: u8, target: u8 },
+    Reclaim { target: u8 },
+    DrainLru,
+    DrainPagesets,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (group, page) = (any::<u8>(), any::<u16>());
+    prop_oneof![
+        2 => group.prop_map(|parent| Op::Create { parent }),
+        1 => group.prop_map(|group| Op::Remove { group }),
+        2 => (group, 0u16..300).prop_map(|(group, frames)| Op::SetMax { group, frames }),
+        30 => (group, any::<bool>()).prop_map(|(group, file)| Op::Fault { group, file }),
+        8 => page.prop_map(|page| Op::Touch { page }),
+        8 => page.prop_map(|page| Op::MarkAccessed { page }),
+        3 => page.prop_map(|page| Op::Isolate { page }),
+        8 => page.prop_map(|page| Op::Unmap { page }),
+        3 => (group, 1u8..64).prop_map(|(group, target)| Op::Shrink { group, target }),
+        1 => (1u8..64).prop_map(|target| Op::Reclaim { target }),
+        2 => Just(Op::DrainLru),
+        1 => Just(Op::DrainPagesets),
+    ]
+}
+
+/// What a reader would expect, written the plain way.
+struct Model {
+    /// Parent of each living group, in order of creation; the root has none.
+    groups: Vec<(MemcgId, Option<MemcgId>)>,
+    max: BTreeMap<MemcgId, u64>,
+    /// Group and backing of each mapped page.
+    pages: BTreeMap<Pfn, (MemcgId, Backing)>,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            groups: vec![(MemcgId::ROOT, None)],
+            max: BTreeMap::new(),
+            pages: BTreeMap::new(),
+        }
+    }
+
+    fn group(&self, pick: u8) -> MemcgId {
+        self.groups[usize::from(pick) % self.groups.len()].0
+    }
+
+    fn page(&self, pick: u16) -> Option<Pfn> {
+        self.pages
+            .keys()
+            .nth(usize::from(pick) % self.pages.len().max(1))
+            .copied()
+    }
+
+    fn parent(&self, group: MemcgId) -> Option<MemcgId> {
+        self.groups.iter().find(|(id, _)| *id == group)?.1
+    }
+
+    fn is_below(&self, group: MemcgId, ancestor: MemcgId) -> bool {
+        let mut at = Some(group);
+        while let Some(id) = at {
+            if id == ancestor {
+                return true;
+            }
+            at = self.parent(id);
+        }
+        false
+    }
+
+    fn usage(&self, group: MemcgId) -> u64 {
+        self.pages
+            .values()
+            .filter(|(owner, _)| self.is_below(*owner, group))
+            .count() as u64
+    }
+
+    /// Takes out the pages that reclaim took, which must all lie below `limit`.
+    fn forget_reclaimed(&mut self, mm: &Mm<Host>, limits: impl Fn(&Self, MemcgId) -> bool) -> u64 {
+        let gone: Vec<_> = self
+            .pages
+            .keys()
+            .copied()
+            .filter(|&pfn| mm.try_get(pfn).is_none())
+            .collect();
+        for pfn in &gone {
+            let (group, _) = self.pages[pfn];
+            assert!(
+                limits(self, group),
+                "page {pfn} of {group} was reclaimed for others"
+            );
+            self.pages.remove(pfn);
+        }
+        gone.len() as u64
+    }
+
+    fn compare(&self, mm: &Mm<Host>) {
+        mm.check().unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(mm.memcg_count() as usize, self.groups.len());
+        for (id, _) in &self.groups[1..] {
+            assert_eq!(mm.memcg_usage(*id), Ok(self.usage(*id)));
+            assert_eq!(
+                mm.memcg_max(*id),
+                Ok(self.max.get(id).copied().unwrap_or(u64::MAX))
+            );
+        }
+        for (&pfn, &(group, backing)) in &self.pages {
+            let folio = mm.try_get(pfn).expect("mapped pages stay");
+            assert_eq!((folio.memcg(), folio.backing()), (Some(group), backing));
+            drop(folio);
+        }
+        let allocator = mm.allocator();
+        assert_eq!(
+            allocator.managed_frames() - allocator.free_frames(),
+            self.pages.len() as u64
+        );
+    }
+}
+
+fn run(ops: Vec<Op>) {
+    let mm = machine(FRAMES, 2, 12);
+    let mut model = Model::new();
+    for op in ops {
+        step(&mm, &mut model, &op);
+        model.compare(&mm);
+    }
+    for pfn in std::mem::take(&mut model.pages).into_keys() {
+        kernel::unmap(&mm, pfn);
+    }
+    mm.drain_lru();
+    model.compare(&mm);
+}
+
+fn step(mm: &Mm<Host>, model: &mut Model, op: &Op) {
+    match *op {
+        Op::Create { parent } => {
+            let parent = model.group(parent);
+            match mm.create_memcg(parent) {
+                Ok(id) => model.groups.push((id, Some(parent))),
+                Err(_) => assert!(
+                    model.groups.len() > 8,
+                    "room for twelve groups and as many dead owners"
+                ),
+            }
+        }
+        Op::Remove { group } => {
+            let id = model.group(group);
+            let has_children = model.groups.iter().any(|(_, parent)| *parent == Some(id));
+            let parent = model.parent(id);
+            assert_eq!(
+                mm.remove_memcg(id).is_ok(),
+                parent.is_some() && !has_children
+            );
+            if let Some(parent) = parent.filter(|_| !has_children) {
+                model.groups.retain(|(other, _)| *other != id);
+                model.max.remove(&id);
+                model
+                    .pages
+                    .values_mut()
+                    .filter(|(owner, _)| *owner == id)
+                    .for_each(|page| page.0 = parent);
+                assert!(mm.memcg_usage(id).is_err(), "a stale id names nothing");
+            }
+        }
+        Op::SetMax { group, frames } => {
+            let id = model.group(group);
+            let set = mm.set_memcg_max(id, u64::from(frames));
+            assert_eq!(set.is_ok(), id != MemcgId::ROOT);
+            if set.is_ok() {
+                model.max.insert(id, u64::from(frames));
+            }
+        }
+        Op::Fault { group, file } => {
+            let id = model.group(group);
+            let backing = if file { Backing::File } else { Backing::Anon };
+            let before: Vec<_> = model.pages.keys().copied().collect();
+            let mapped = fault(mm, id, backing);
+            let machine_full = mm.allocator().free_frames() < 64;
+            // Only groups in whose limit the charge stood, or everyone if the machine is short.
+            model.forget_reclaimed(mm, |model, victim| {
+                let mut at = Some(id);
+                while let Some(ancestor) = at {
+                    if model.max.contains_key(&ancestor) && model.is_below(victim, ancestor) {
+                        return true;
+                    }
+                    at = model.parent(ancestor);
+                }
+                machine_full || before.len() as u64 > FRAMES - 64
+            });
+            if let Some(pfn) = mapped {
+                // The frame may be one that was reclaimed a moment ago.
+                model.pages.insert(pfn, (id, backing));
+                let mut at = Some(id);
+                while let Some(ancestor) = at {
+                    let max = model.max.get(&ancestor).copied().unwrap_or(u64::MAX);
+                    assert!(
+                        model.usage(ancestor) <= max,
+                        "a charge never ends above a limit"
+                    );
+                    at = model.parent(ancestor);
+                }
+            }
+        }
+        Op::Touch { page } => {
+            if let Some(folio) = model.page(page).and_then(|pfn| mm.try_get(pfn)) {
+                folio.set_word_bits(ACCESSED);
+            }
+        }
+        Op::MarkAccessed { page } => {
+            if let Some(folio) = model.page(page).and_then(|pfn| mm.try_get(pfn)) {
+                folio.mark_accessed();
+            }
+        }
+        Op::Isolate { page } => {
+            if let Some(folio) = model.page(page).and_then(|pfn| mm.try_get(pfn))
+                && let Ok(isolated) = folio.isolate()
+            {
+                assert!(folio.isolate().is_err(), "isolated once");
+                // The mapping's, this handle's and the isolation's; a batch may hold one more.
+                assert!((3..=4).contains(&isolated.references()));
+            }
+        }
+        Op::Unmap { page } => {
+            if let Some(pfn) = model.page(page) {
+                kernel::unmap(mm, pfn);
+                model.pages.remove(&pfn);
+                // A batch may have held it until now.
+                mm.drain_lru();
+            }
+        }
+        Op::Shrink { group, target } => {
+            let id = model.group(group);
+            let reclaimed = mm.shrink_memcg(id, u64::from(target)).expect("living");
+            let gone = model.forget_reclaimed(mm, |model, victim| model.is_below(victim, id));
+            assert_eq!(reclaimed.freed, gone);
+            assert!(gone <= u64::from(target));
+        }
+        Op::Reclaim { target } => {
+            let reclaimed = mm.reclaim(u64::from(target));
+            assert_eq!(reclaimed.freed, model.forget_reclaimed(mm, |_, _| true));
+        }
+        Op::DrainLru => mm.drain_lru(),
+        Op::DrainPagesets => mm.allocator().drain_all(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_program_of_folios_and_groups_agrees_with_the_naive_model(ops in prop::collection::vec(op(), 1..250)) {
+        run(ops);
+    }
+}
