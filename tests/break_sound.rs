@@ -195,3 +195,52 @@ fn a_cpu_number_that_changes_with_every_call_is_slower_and_never_wrong() {
         mm.allocator().managed_frames()
     );
 }
+
+thread_local! {
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+    static LIES_FROM: Cell<u32> = const { Cell::new(0) };
+}
+
+fn turns() -> bool {
+    ASKED.set(ASKED.get() + 1);
+    ASKED.get() > LIES_FROM.get()
+}
+
+/// misuse 9, 10: a configuration's functions that answer differently each time.
+#[test]
+fn a_shape_that_changes_while_it_is_read_is_no_panic() {
+    for lies_from in (0..60).step_by(4) {
+        for node_lies in [false, true] {
+            for lie in [1, 5, 200u8] {
+                thread_local!(static LIE: Cell<u8> = const { Cell::new(0) });
+                LIE.set(lie);
+                ASKED.set(0);
+                LIES_FROM.set(lies_from);
+                let mut config = MmConfig::new(3, 2).nodes(6);
+                if node_lies {
+                    config.alloc.node_of = |_| NodeId(if turns() { LIE.get() } else { 0 });
+                } else {
+                    config.alloc.distance = |_, _| {
+                        if turns() {
+                            ASKED.get() as u8
+                        } else {
+                            LIE.get()
+                        }
+                    };
+                }
+                let mut map: BootMap = BootMap::new();
+                map.add(NodeId(0), PhysAddr(4096), 600 << 12).unwrap();
+                // SAFETY: the frames are numbers only; nothing reads or writes them.
+                #[allow(unsafe_code)]
+                let memory = unsafe { Memory::<Moody>::claim(&mut map) };
+                let mut bytes = Vec::<MaybeUninit<u8>>::with_capacity(1 << 20);
+                bytes.resize_with(1 << 20, MaybeUninit::uninit);
+                let memory = memory.with_storage(Storage::from_static(bytes.leak()));
+                if let Ok(mm) = Mm::new(memory, &config) {
+                    mm.check().unwrap();
+                    drop(mm.try_alloc(Request::new(Order::ZERO)));
+                }
+            }
+        }
+    }
+}

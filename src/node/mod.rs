@@ -153,7 +153,9 @@ impl<P: Platform> Nodes<P> {
         let nodes = bump.slots(nodes, |node| home(NodeId(node as u8)))?;
         let cpus = bump.slots(shape.cpus as usize, |cpu| {
             let node = (shape.node_of)(CpuId(cpu as u32));
-            nodes[usize::from(node.0)]
+            // The port may name another node each time it is asked.
+            let known = nodes.get(usize::from(node.0)).copied();
+            known.unwrap_or_else(|| home(NodeId(0)))
         })?;
 
         let mut specs = limits.zones(map, P::PAGE_SHIFT);
