@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::sync::{Epoch, Lock, PerCpu, Pinned, Ranked};
 use framekeeper::{
-    CpuId, Folio, IrqOff, Isolated, Mm, MmConfig, NodeId, Order, PageAllocator, Pages, PhysAddr,
-    Platform, Rank, Request,
+    CpuId, Folio, IrqOff, Isolated, Mm, MmConfig, NodeId, Order, PageAllocator, Pages, Pfn,
+    PhysAddr, Platform, Rank, Request,
 };
 
 /// A platform whose answers a test changes while the crate asks.
@@ -243,4 +243,12 @@ fn a_shape_that_changes_while_it_is_read_is_no_panic() {
             }
         }
     }
+}
+
+#[test]
+fn an_address_and_a_number_take_any_page_shift() {
+    for shift in [0, 63, 64, u32::MAX] {
+        let _ = (Pfn(u64::MAX).addr(shift), PhysAddr(u64::MAX).pfn(shift));
+    }
+    assert_eq!(PhysAddr(u64::MAX).pfn(64), Pfn(0));
 }
