@@ -219,6 +219,19 @@ impl<P: Platform> Memcgs<P> {
         self.groups.get(slot as usize)?.live_id(slot)
     }
 
+    /// The living group that frames of `owner` are charged to; while their own ends, the one above it.
+    pub(crate) fn group_of(&self, owner: OwnerIndex) -> Option<MemcgId> {
+        // Pinned: no other group gets the slot that the owner resolves to.
+        let _pin = self.epoch.pin();
+        let mut slot = self.slot_of(self.owners.resolve(owner)?);
+        loop {
+            match self.id_of(slot) {
+                None => slot = self.parent_of(slot)?, // ends at the root, which lives
+                id => return id,
+            }
+        }
+    }
+
     /// Living groups but the root, which is not counted: (slot, frames charged by its counter).
     pub(crate) fn usages(&self) -> impl Iterator<Item = (Slot, u64)> {
         let living = (0..)
