@@ -127,6 +127,17 @@ impl Group {
         (life == Life::Live).then_some(MemcgId { slot, generation })
     }
 
+    /// Whether `generation` names the group in this slot, alive or dying.
+    pub(super) fn is_used_as(&self, generation: u32) -> bool {
+        let (current, life) = unpack(self.life.load(Ordering::Acquire));
+        current == generation && life != Life::Free
+    }
+
+    /// The generation of the group in this slot.
+    pub(super) fn generation(&self) -> u32 {
+        unpack(self.life.load(Ordering::Acquire)).0
+    }
+
     fn is_used(&self) -> bool {
         unpack(self.life.load(Ordering::Acquire)).1 != Life::Free
     }
@@ -142,11 +153,17 @@ impl Tree {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Creates an empty group without limit under `parent`.
+    /// Creates an empty group without limit under `parent`. `prepare` makes ready what other layers keep for it, before its
+    /// id is published; it runs under the tree lock.
     ///
     /// # Errors
     /// [`CreateError`], with nothing changed.
-    pub(crate) fn create(&self, parent: MemcgId, off: &IrqOff<P>) -> Result<MemcgId, CreateError> {
+    pub(crate) fn create(
+        &self,
+        parent: MemcgId,
+        off: &IrqOff<P>,
+        prepare: impl FnOnce(MemcgId),
+    ) -> Result<MemcgId, CreateError> {
         let mut tree = self.tree.lock(off);
         let above = self.live(parent).ok_or(CreateError::NoSuchParent(parent))?;
         let depth = above.depth.load(Ordering::Relaxed) + 1;
@@ -168,6 +185,7 @@ impl<P: Platform> Memcgs<P> {
         group.first_child.store(NONE, Ordering::Relaxed);
         self.link_child(above, group, slot);
         let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
+        prepare(MemcgId { slot, generation });
         // Published last. Release pairs with the Acquire of `is_live`: a charge sees all of the above.
         group
             .life
