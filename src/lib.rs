@@ -54,6 +54,9 @@ pub mod memcg;
 /// Frames in the order of their use.
 pub mod lru;
 
+/// Caches of the kernel's own objects, asked for less under pressure.
+pub mod shrinker;
+
 /// The memory manager: all layers together, and the handles that callers hold.
 pub mod mm;
 
@@ -72,6 +75,7 @@ pub use mm::{ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, Mm
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{Evict, Oom, Release, Unmap, WriteOut};
+pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
 pub use zone::Mobility;
 
 #[cfg(test)]
