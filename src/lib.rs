@@ -57,6 +57,9 @@ pub mod lru;
 /// Caches of the kernel's own objects, asked for less under pressure.
 pub mod shrinker;
 
+/// Lists of the kernel's own objects, by group and node.
+pub mod list_lru;
+
 /// The memory manager: all layers together, and the handles that callers hold.
 pub mod mm;
 
@@ -69,6 +72,7 @@ pub mod report;
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
 pub use frame::FrameTableFault;
+pub use list_lru::ListLru;
 pub use lru::{Backing, ListKind};
 pub use memcg::MemcgId;
 pub use mm::{ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError};
