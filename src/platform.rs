@@ -90,6 +90,11 @@ pub unsafe trait Platform: Sized + 'static {
 
     /// Called before each release of a lock.
     fn lock_released(_rank: Rank) {}
+
+    /// The step that a model of this crate leaves out, to show that it would be missed.
+    #[cfg(loom)]
+    #[doc(hidden)]
+    const LEFT_OUT: &'static str = "";
 }
 
 /// Mutual exclusion without data. Implemented for every `lock_api` 0.4 `RawMutex`.

@@ -10,6 +10,7 @@ mod memory_map;
 
 use capture::Capture;
 use memory_map::{MemoryMap, Problem, TextError};
+use proptest::prelude::*;
 
 const SHIFT: u32 = 12;
 
@@ -175,7 +176,7 @@ fn a_live_machine_shows_both_ends_of_a_pagesets_limit() {
         (pageset.high_min, pageset.high_max),
         (Some(8752), Some(225_280))
     );
-    assert_eq!(capture.cpus_for_limits(0), 2);
+    assert_eq!((capture.cpus, capture.memory.ranges.len()), (2, 0));
 }
 
 #[test]
@@ -310,5 +311,36 @@ fn a_bad_capture_is_an_error_that_names_the_line() {
     ] {
         let error = Capture::parse(&text).unwrap_err();
         assert_eq!(error.line, line, "{text:?}: {error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Lines are dropped, doubled, cut, or get a character of another line.
+    #[test]
+    fn a_damaged_capture_never_panics(
+        which in 0..CAPTURES.len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..4, any::<prop::sample::Index>()), 1..12),
+    ) {
+        let mut lines: Vec<String> = CAPTURES[which].1.lines().map(str::to_owned).collect();
+        for (line, change, at) in changes {
+            let line = line.index(lines.len());
+            match change {
+                0 => drop(lines.remove(line)),
+                1 => lines.insert(line, lines[at.index(lines.len())].clone()),
+                2 => {
+                    let length = at.index(lines[line].len() + 1);
+                    lines[line].truncate(length);
+                }
+                _ => {
+                    let length = lines[line].len() + 1;
+                    lines[line].insert(at.index(length), ['9', '-', ']', 'x'][at.index(4)]);
+                }
+            }
+        }
+        if let Ok(capture) = Capture::parse(&lines.join("\n")) {
+            let _ = capture.memory.boot_map::<128>();
+        }
     }
 }

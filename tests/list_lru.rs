@@ -20,6 +20,7 @@ use objects::{Collect, Thing};
 const NODE: NodeId = NodeId(0);
 
 type Things<'m> = ListLru<'m, Thing, Host>;
+type Look = Collect<fn(&Thing) -> Verdict>;
 
 fn machine() -> Mm<Host> {
     kernel::machine(200, 2, 20)
@@ -368,8 +369,8 @@ fn walks_of_a_node_and_of_a_group_visit_every_list_of_theirs() {
     ]) {
         list.add(memcg, NodeId(node), Thing::new(name)).unwrap();
     }
-    let visit = |run: &dyn Fn(&mut Collect<fn(&Thing) -> Verdict>) -> Walked| {
-        let mut look = Collect::new((|_| Verdict::Skip) as fn(&Thing) -> Verdict);
+    let visit = |run: &dyn Fn(&mut Look) -> Walked| {
+        let mut look = Look::new(|_| Verdict::Skip);
         (run(&mut look).end, look.visited)
     };
     let all = u64::MAX;

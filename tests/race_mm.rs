@@ -4,12 +4,15 @@
 mod host;
 #[path = "common/kernel.rs"]
 mod kernel;
+#[path = "common/race.rs"]
+mod race;
 
-use std::thread;
+use std::process::ExitCode;
 
 use framekeeper::{Backing, MemcgId, Mm, Pfn};
 use host::{Host, run_as};
 use kernel::{ACCESSED, fault, machine};
+use race::{rounds, run, tests, together};
 
 /// A small deterministic generator, one per thread.
 struct Rng(u64);
@@ -25,14 +28,14 @@ impl Rng {
 }
 
 const THREADS: u32 = 4;
-const ROUNDS: u32 = 4000;
+const ROUNDS: u64 = 4000;
 
 /// One CPU's life: its own pages, everyone's groups.
 fn live(mm: &Mm<Host>, cpu: u32, groups: &[MemcgId]) {
     run_as(cpu % 3); // two threads share a CPU id: slower, never wrong
     let mut rng = Rng(u64::from(cpu) + 1);
     let mut mine: Vec<Pfn> = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds(ROUNDS) {
         match rng.below(16) {
             0..8 => {
                 let group = groups[rng.below(groups.len() as u64) as usize];
@@ -80,7 +83,6 @@ fn live(mm: &Mm<Host>, cpu: u32, groups: &[MemcgId]) {
     }
 }
 
-#[test]
 fn whatever_threads_do_at_once_every_frame_charge_and_owner_is_accounted_for() {
     let mm = machine(2000, 3, 40);
     let groups: Vec<_> = (0..6)
@@ -90,12 +92,7 @@ fn whatever_threads_do_at_once_every_frame_charge_and_owner_is_accounted_for() {
         mm.set_memcg_max(group, 150).unwrap();
     }
     let free = mm.allocator().free_frames();
-    thread::scope(|scope| {
-        for cpu in 0..THREADS {
-            let (mm, groups) = (&mm, &groups[..]);
-            scope.spawn(move || live(mm, cpu, groups));
-        }
-    });
+    together(THREADS, |cpu| live(&mm, cpu, &groups));
     mm.check().unwrap();
     assert_eq!(mm.refused_puts(), 0);
     for &group in &groups[1..] {
@@ -112,4 +109,10 @@ fn whatever_threads_do_at_once_every_frame_charge_and_owner_is_accounted_for() {
     mm.allocator().drain_all();
     assert_eq!(mm.allocator().free_frames(), free);
     mm.check().unwrap();
+}
+
+fn main() -> ExitCode {
+    run(&tests![
+        whatever_threads_do_at_once_every_frame_charge_and_owner_is_accounted_for
+    ])
 }

@@ -110,16 +110,6 @@ impl Capture {
         Ok(capture)
     }
 
-    /// The CPUs of `node`; all CPUs if the capture lists no nodes, or lists none for this one.
-    pub fn cpus_for_limits(&self, node: u8) -> u32 {
-        self.nodes
-            .iter()
-            .find(|entry| entry.node == node)
-            .map(|entry| entry.cpus.len() as u32)
-            .filter(|&cpus| cpus != 0)
-            .unwrap_or(self.cpus)
-    }
-
     fn parse_section(&mut self, section: &Section<'_>) -> Result<(), TextError> {
         let lines = || section.lines.iter().copied();
         match section.name {

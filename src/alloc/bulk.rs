@@ -35,7 +35,7 @@ impl<P: Platform> PageAllocator<P> {
             };
             let (_, order) = block.into_parts();
             if order != Order::ZERO {
-                self.free(zone, frame, order, mobility);
+                self.free(zone, frame, order, ListId::new(order, mobility));
                 continue;
             }
             if batch.frames.is_full() || (batch.zone, batch.mobility) != (zone, mobility) {
@@ -58,15 +58,20 @@ impl<P: Platform> PageAllocator<P> {
             return;
         }
         let off = IrqOff::new();
-        let zone = self.nodes.zone(batch.zone);
+        let entry = &self.nodes.zones()[usize::from(batch.zone)];
+        let zone = &entry.zone;
         let list = ListId::new(Order::ZERO, batch.mobility);
-        if let Some(list) = list
-            && let Some(pageset) = self.pagesets.of(off.cpu(), batch.zone)
+        if let Some(pageset) = self.pagesets.of(off.cpu(), batch.zone)
             && let Some(mut cache) = pageset.try_lock(&off)
         {
-            while let Some(&frame) = batch.frames.last()
-                && (cache.push(list, frame) || cache.push_and_trim(list, frame, zone, &off))
-            {
+            while let Some(&frame) = batch.frames.last() {
+                if !cache.push(list, Order::ZERO, frame) {
+                    let pressure = entry.pressure();
+                    match cache.push_growing(list, Order::ZERO, frame, pressure, zone, &off) {
+                        Some(trim) => cache.trim(list, trim.min(DRAIN_FRAMES), zone, &off),
+                        None => break,
+                    }
+                }
                 batch.frames.pop();
             }
         }

@@ -8,8 +8,9 @@ use core::mem;
 
 use super::PageAllocator;
 use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr};
+use crate::pageset::ListId;
 use crate::platform::Platform;
-use crate::zone::{Block, Mobility};
+use crate::zone::Block;
 
 /// A block of `2^order` frames and the right to use them. Dropping it frees them.
 #[must_use = "dropping it frees the frames"]
@@ -20,8 +21,8 @@ pub struct Pages<'a, P: Platform> {
     /// Index of the zone.
     pub(super) zone: u8,
     pub(super) order: Order,
-    /// The pageset list it came from, or would have; always one of the first three kinds.
-    pub(super) mobility: Mobility,
+    /// The pageset list that it goes to.
+    pub(super) list: ListId,
 }
 
 impl<'a, P: Platform> Pages<'a, P> {
@@ -98,7 +99,7 @@ impl<'a, P: Platform> Pages<'a, P> {
                     frame,
                     zone,
                     order,
-                    mobility,
+                    list: ListId::new(order, mobility),
                 })
             }
             None => Err(block),
@@ -110,7 +111,7 @@ impl<P: Platform> Drop for Pages<'_, P> {
     #[inline]
     fn drop(&mut self) {
         self.allocator
-            .free(self.zone, self.frame, self.order, self.mobility);
+            .free(self.zone, self.frame, self.order, self.list);
     }
 }
 

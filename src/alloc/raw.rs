@@ -5,6 +5,7 @@
 
 use super::{PageAllocator, Pages, RawError};
 use crate::addr::{Order, Pfn};
+use crate::pageset::ListId;
 use crate::platform::Platform;
 
 impl<P: Platform> PageAllocator<P> {
@@ -25,7 +26,7 @@ impl<P: Platform> PageAllocator<P> {
             frame,
             zone,
             order,
-            mobility,
+            list: ListId::new(order, mobility),
         })
     }
 }

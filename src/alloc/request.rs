@@ -5,6 +5,7 @@
 use core::fmt;
 
 use crate::addr::{NodeId, Order, ZoneKind};
+use crate::pageset::ListId;
 use crate::zone::Mobility;
 
 /// A request for one block.
@@ -17,24 +18,20 @@ use crate::zone::Mobility;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Request {
-    pub(crate) order: Order,
-    pub(crate) mobility: Mobility,
-    pub(crate) highest: Highest,
-    pub(crate) nodes: Nodes,
-}
-
-/// Up to which kind of zone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Highest {
-    /// The highest that the mobility allows.
-    Any,
-    /// This or a lower one.
-    Kind(ZoneKind),
+    pub(super) order: Order,
+    pub(super) mobility: Mobility,
+    /// The pageset list of blocks of this order and mobility.
+    pub(super) list: ListId,
+    /// The highest zone that may serve.
+    pub(super) highest: ZoneKind,
+    /// Whether `highest` was named, and does not follow from the mobility.
+    named: bool,
+    pub(super) nodes: Nodes,
 }
 
 /// From which nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Nodes {
+pub(super) enum Nodes {
     /// The CPU's, then the others by distance.
     Local,
     /// This one, then the others by distance from it.
@@ -50,7 +47,9 @@ impl Request {
         Self {
             order,
             mobility: Mobility::Unmovable,
-            highest: Highest::Any,
+            list: ListId::new(order, Mobility::Unmovable),
+            highest: ZoneKind::Normal,
+            named: false,
             nodes: Nodes::Local,
         }
     }
@@ -59,14 +58,25 @@ impl Request {
     /// [`ZoneKind::Movable`] as well.
     #[inline]
     pub const fn mobility(self, mobility: Mobility) -> Self {
-        Self { mobility, ..self }
+        let highest = match mobility {
+            _ if self.named => self.highest,
+            Mobility::Movable => ZoneKind::Movable,
+            _ => ZoneKind::Normal,
+        };
+        Self {
+            mobility,
+            list: ListId::new(self.order, mobility),
+            highest,
+            ..self
+        }
     }
 
     /// From this zone or a lower one.
     #[inline]
     pub const fn zone(self, highest: ZoneKind) -> Self {
         Self {
-            highest: Highest::Kind(highest),
+            highest,
+            named: true,
             ..self
         }
     }
@@ -95,19 +105,9 @@ impl Request {
         self.order
     }
 
-    /// The highest zone that may serve.
-    #[inline]
-    pub(crate) const fn highest(self) -> ZoneKind {
-        match self.highest {
-            Highest::Kind(kind) => kind,
-            Highest::Any if matches!(self.mobility, Mobility::Movable) => ZoneKind::Movable,
-            Highest::Any => ZoneKind::Normal,
-        }
-    }
-
     /// Whether its parts go together.
-    pub(crate) fn check(self) -> Result<(), AllocError> {
-        let movable_zone = self.highest() == ZoneKind::Movable;
+    pub(super) fn check(self) -> Result<(), AllocError> {
+        let movable_zone = self.highest == ZoneKind::Movable;
         if !self.mobility.is_mergeable() || (movable_zone && self.mobility != Mobility::Movable) {
             return Err(AllocError::Contradiction);
         }

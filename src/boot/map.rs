@@ -165,10 +165,14 @@ impl<const N: usize> BootMap<N> {
     /// From the first usable frame to the last, holes included; empty if there is none.
     #[must_use]
     pub fn frame_span(&self, page_shift: u32) -> FrameRange {
-        let mut frames = self.usable_frames(page_shift).map(|(_, frames)| frames);
-        let first = frames.next().unwrap_or_default();
-        let last = frames.last().unwrap_or(first);
-        FrameRange::new(first.start(), last.end())
+        span(self.usable_frames(page_shift))
+    }
+
+    /// [`frame_span`](Self::frame_span) of one node. Spans of nodes may overlap.
+    #[must_use]
+    pub fn node_span(&self, node: NodeId, page_shift: u32) -> FrameRange {
+        let of_node = self.usable_frames(page_shift);
+        span(of_node.filter(|&(owner, _)| owner == node))
     }
 
     /// Whether an allocator can be built on the map.
@@ -231,7 +235,7 @@ impl<const N: usize> BootMap<N> {
             while start < frames.end().0 {
                 let (taken, next) = reserved.next().unwrap_or((u64::MAX, u64::MAX));
                 let free = FrameRange::new(Pfn(start), Pfn(taken.min(frames.end().0)));
-                start = start.max(next);
+                start = next;
                 if !free.is_empty() {
                     return Some(free);
                 }
@@ -262,6 +266,14 @@ fn region(base: PhysAddr, bytes: u64) -> Result<Option<Region>, MapError> {
         end,
         node: None,
     }))
+}
+
+/// From the first frame to the last of ascending ranges.
+fn span(ranges: impl Iterator<Item = (NodeId, FrameRange)>) -> FrameRange {
+    let mut frames = ranges.map(|(_, frames)| frames);
+    let first = frames.next().unwrap_or_default();
+    let last = frames.last().unwrap_or(first);
+    FrameRange::new(first.start(), last.end())
 }
 
 /// The highest multiple of `align` from which `bytes` lie in `free` and above `lowest`.

@@ -16,3 +16,6 @@ pub use carve::{Memory, MemoryError, Storage, StorageError, StorageFull};
 pub use error::{MapError, RegionKind};
 pub use map::{BootMap, PHYS_LIMIT, TAKE_FLOOR};
 pub use regions::Region;
+
+#[cfg(all(test, not(loom)))]
+mod carve_tests;

@@ -101,7 +101,8 @@ impl<const N: usize> RegionList<N> {
                 if region.start < start {
                     region.end = start;
                 } else {
-                    region.start = region.end.min(end);
+                    // Past its own end if it is cut out whole; then it goes.
+                    region.start = end;
                 }
             }
             region.start < region.end
@@ -273,5 +274,9 @@ mod tests {
         list.remove(30, u64::MAX).unwrap();
         list.remove(29, 26).unwrap();
         assert_eq!(parts(&list), [(1, 25, 30)]);
+        // Its end alone, and its start alone: no empty region stays.
+        list.remove(28, 30).unwrap();
+        list.remove(25, 26).unwrap();
+        assert_eq!(parts(&list), [(1, 26, 28)]);
     }
 }

@@ -1,6 +1,6 @@
 //! Recounting the lists from scratch.
 //!
-//! Owns: [`View::recount`]. Invariants checked: lengths equal walks, links name their list and resolve to their sub-list, dead
+//! Owns: [`View::recount`]. Invariants: checked, not held: lengths equal walks, links name their list and resolve to their sub-list, dead
 //! sub-lists are empty, totals equal sums.
 //! Lock ranks: `ListLru`, one at a time. Used by: mm (`check`), at rest.
 

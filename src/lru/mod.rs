@@ -8,9 +8,9 @@
 mod batch;
 mod isolate;
 mod lock;
-mod lruvec;
 #[cfg(all(test, loom))]
-mod model;
+mod loom_tests;
+mod lruvec;
 mod reparent;
 
 use crate::boot::{Bump, StorageFull};

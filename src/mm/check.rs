@@ -1,6 +1,6 @@
 //! Recounting everything from scratch.
 //!
-//! Owns: [`Mm::check`]. Invariants checked: sizes equal walks; each listed frame is its lruvec's and flagged so; usage equals the
+//! Owns: [`Mm::check`]. Invariants: checked, not held: sizes equal walks; each listed frame is its lruvec's and flagged so; usage equals the
 //! frames charged; lengths of object lists equal walks; owner slots count exactly what names them; the allocator's own check.
 //! Lock ranks: `LruBatch`, `LruVec`, `ListLru`, one at a time. Used by: tests, and kernels at rest: nothing else may run meanwhile.
 

@@ -17,7 +17,6 @@ use crate::memcg::{self, MemcgId};
 use crate::platform::{IrqOff, Platform};
 
 /// What any holder of a reference may see of a folio.
-#[derive(Debug)]
 pub struct FolioView<'m, P: Platform> {
     pub(super) mm: &'m Mm<P>,
     pub(super) frame: FrameNo,
@@ -139,6 +138,15 @@ impl<'m, P: Platform> FolioView<'m, P> {
     pub fn memcg(&self) -> Option<MemcgId> {
         let lruvec = self.mm.view().lruvec_of(self.frame)?;
         self.mm.memcgs.id_of(self.mm.memcgs.slot_of(lruvec))
+    }
+
+    /// Takes another reference.
+    pub fn reference(&self) -> Folio<'m, P> {
+        self.record().get();
+        Folio(FolioView {
+            mm: self.mm,
+            frame: self.frame,
+        })
     }
 
     /// References to it; a moment later it may be another number.
@@ -301,13 +309,21 @@ impl<P: Platform> Mm<P> {
     }
 }
 
+impl<P: Platform> fmt::Debug for FolioView<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} order {} references {}",
+            self.pfn(),
+            self.order(),
+            self.references()
+        )
+    }
+}
+
 impl<P: Platform> Clone for Folio<'_, P> {
     fn clone(&self) -> Self {
-        self.record().get();
-        Self(FolioView {
-            mm: self.0.mm,
-            frame: self.0.frame,
-        })
+        self.reference()
     }
 }
 

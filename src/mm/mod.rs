@@ -12,6 +12,8 @@ mod groups;
 mod isolated;
 mod objects;
 
+use core::fmt;
+
 use crate::addr::CpuId;
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::Memory;
@@ -33,7 +35,6 @@ pub use groups::NoSuchGroup;
 pub use isolated::Isolated;
 
 /// A memory manager over one machine's (or guest's) memory. Many may live side by side.
-#[derive(Debug)]
 pub struct Mm<P: Platform> {
     alloc: PageAllocator<P>,
     frames: FrameTable,
@@ -145,5 +146,11 @@ impl<P: Platform> Mm<P> {
             }
             Block::new(self.frames.pfn(frame), order)
         }));
+    }
+}
+
+impl<P: Platform> fmt::Debug for Mm<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mm({:?}, {} memcgs)", self.alloc, self.memcg_count())
     }
 }

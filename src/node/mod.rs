@@ -5,6 +5,7 @@
 //! spans of zones may overlap, so a frame's zone is found from the runs of memory, never from spans.
 //! Lock ranks: none of its own. Used by: alloc, and through it frame, lru and reclaim.
 
+mod limits;
 mod plan;
 mod zonelist;
 
@@ -15,6 +16,8 @@ use crate::boot::{BootMap, Bump, StorageFull};
 use crate::platform::{IrqOff, Platform};
 use crate::zone::{Zone, ZoneSpec};
 
+use limits::Marks;
+pub use limits::Tuning;
 pub use plan::ZoneLimits;
 use zonelist::{NodeOrders, NodeSet};
 
@@ -34,6 +37,7 @@ pub(crate) struct NodeZone<P: Platform> {
     pub(crate) node: NodeId,
     pub(crate) kind: ZoneKind,
     pub(crate) zone: Zone<P>,
+    marks: Marks,
 }
 
 /// A run of frames that exist, all of one zone.
@@ -161,6 +165,7 @@ impl<P: Platform> Nodes<P> {
             Ok::<_, StorageFull>(NodeZone {
                 node: spec.node,
                 kind: spec.kind,
+                marks: Marks::default(),
                 zone: Zone::build(
                     bump,
                     ZoneSpec {

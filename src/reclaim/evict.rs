@@ -48,7 +48,7 @@ pub enum Oom {
 /// [`Mm::try_alloc`](crate::Mm::try_alloc); a call that would reclaim again is refused.
 ///
 /// For one folio the hooks are called in this order: `referenced`, and if it is to go, `unmap`, `write_out` (if it is
-/// anonymous or dirty), `release`. An answer that keeps the folio ends the sequence.
+/// anonymous or dirty), `release`. A folio that stays although `unmap` was done is given back by `remap`.
 pub trait Evict: Platform {
     /// How many mappings used the folio since the last call; clears their accessed bits.
     fn referenced(folio: &Isolated<'_, Self>) -> u32;
@@ -63,6 +63,11 @@ pub trait Evict: Platform {
     fn release(_folio: &Isolated<'_, Self>) -> Release {
         Release::Done
     }
+
+    /// The folio stays after all, although `unmap` was done: map it again, or keep a reference in some other place where
+    /// its contents will be looked for ([`FolioView::reference`](crate::FolioView::reference) takes one). If nobody does, the
+    /// last reference goes with the isolation's, and the contents with it.
+    fn remap(folio: &Isolated<'_, Self>);
 
     /// Free memory of the node is low: wake the thread that runs [`Mm::reclaim`](crate::Mm::reclaim).
     fn wake_background(_node: NodeId) {}

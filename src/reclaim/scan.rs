@@ -18,6 +18,18 @@ use crate::platform::IrqOff;
 /// Folios in hand, put back if dropped.
 type InHand<'m, P> = ArrayVec<Isolated<'m, P>, SCAN>;
 
+/// Frames whose references were frozen; freed together when dropped, also if a later hook panics.
+struct Frozen<'m, P: Evict> {
+    mm: &'m Mm<P>,
+    frames: Scanned,
+}
+
+impl<P: Evict> Drop for Frozen<'_, P> {
+    fn drop(&mut self) {
+        self.mm.free_dead(&self.frames, &IrqOff::new());
+    }
+}
+
 /// What is still to be done, and what was done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
@@ -71,14 +83,17 @@ impl<P: Evict> Mm<P> {
     ) -> u32 {
         let (in_hand, scanned) = self.take_tail(lruvec, ListKind::inactive(backing), want);
         progress.scanned += u64::from(scanned);
-        let mut freed = Scanned::new();
+        let mut freed = Frozen {
+            mm: self,
+            frames: Scanned::new(),
+        };
         let mut kept = InHand::new();
         for folio in in_hand {
             let frames = folio.order().frames();
             match judge(folio) {
                 Verdict::Free(frame) => {
                     progress.freed += frames;
-                    freed.push(frame);
+                    freed.frames.push(frame);
                 }
                 Verdict::Keep(folio) => kept.push(folio),
                 Verdict::Activate(folio) => {
@@ -88,7 +103,7 @@ impl<P: Evict> Mm<P> {
             }
         }
         self.put_back_all(kept);
-        self.free_dead(&freed, &IrqOff::new());
+        drop(freed);
         scanned
     }
 

@@ -46,24 +46,51 @@ pub(super) fn judge<P: Evict>(folio: Isolated<'_, P>) -> Verdict<'_, P> {
     if P::unmap(&folio) == Unmap::Busy {
         return Verdict::Activate(folio);
     }
-    if !file || folio.is_dirty() {
-        // Cleared first: what is written to the frame from now on marks it again.
-        let dirty = record.clear(Flags::DIRTY) & Flags::DIRTY;
-        if P::write_out(&folio) == WriteOut::Busy {
-            record.set(dirty);
-            return Verdict::Activate(folio);
+    // From here on the kernel may have no reference left: who stays must be given back.
+    match evict(&folio) {
+        Evicted::Frozen => Verdict::Free(folio.into_frame()),
+        Evicted::Refused => {
+            P::remap(&folio);
+            Verdict::Activate(folio)
+        }
+        Evicted::InUse => {
+            P::remap(&folio);
+            Verdict::Keep(folio)
         }
     }
-    if P::release(&folio) == Release::Busy {
-        return Verdict::Activate(folio);
+}
+
+/// What came of evicting an unmapped folio.
+enum Evicted {
+    /// Nobody has a reference, and nobody can take one.
+    Frozen,
+    /// A hook refused.
+    Refused,
+    /// Someone has a reference, or wrote to it meanwhile.
+    InUse,
+}
+
+/// Makes the contents safe, and freezes the references.
+fn evict<P: Evict>(folio: &Isolated<'_, P>) -> Evicted {
+    let record = folio.record();
+    if folio.backing() == Backing::Anon || folio.is_dirty() {
+        // Cleared first: what is written to the frame from now on marks it again.
+        let dirty = record.clear(Flags::DIRTY) & Flags::DIRTY;
+        if P::write_out(folio) == WriteOut::Busy {
+            record.set(dirty);
+            return Evicted::Refused;
+        }
+    }
+    if P::release(folio) == Release::Busy {
+        return Evicted::Refused;
     }
     // Freeze before the last look at the dirty flag: who got a reference in between may have written.
     if !record.freeze(ISOLATION) {
-        return Verdict::Keep(folio);
+        return Evicted::InUse;
     }
     if folio.is_dirty() {
         record.thaw(ISOLATION);
-        return Verdict::Keep(folio);
+        return Evicted::InUse;
     }
-    Verdict::Free(folio.into_frame())
+    Evicted::Frozen
 }

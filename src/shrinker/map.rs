@@ -89,12 +89,6 @@ impl Maps {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the bit is set.
-    #[cfg(test)]
-    pub(super) fn is_marked(&self, lruvec: LruVecIndex, shrinker: u32) -> bool {
-        self.set(lruvec).any(|set| set == shrinker)
-    }
-
     /// What an earlier shrinker in this place put off is not the new one's.
     pub(super) fn forget(&self, shrinker: u32) {
         let count = self.shrinkers.max(1) as usize;

@@ -87,13 +87,19 @@ impl<T: Ranked, P: Platform> Lock<T, P> {
     }
 
     /// Takes the lock if it is free now.
+    ///
+    /// # Panics
+    /// In debug builds, as [`lock`](Self::lock).
     #[inline]
     pub fn try_lock<'a>(&'a self, off: &'a IrqOff<P>) -> Option<Held<'a, T, P>> {
-        if !self.raw.try_lock() {
-            return None;
-        }
+        // Checked before it is taken, so that the panic leaves no lock held that nobody releases.
         off.acquire(T::RANK, Nesting::Above);
-        Some(self.held(off))
+        if self.raw.try_lock() {
+            Some(self.held(off))
+        } else {
+            off.release(T::RANK);
+            None
+        }
     }
 
     /// Takes two locks of one rank: first the child's, then its parent's. The one way to hold two.
@@ -191,5 +197,177 @@ impl<T: Ranked, P: Platform> fmt::Debug for Lock<T, P> {
 impl<T: Ranked + fmt::Debug, P: Platform> fmt::Debug for Held<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::host::Host;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread;
+
+    /// Two numbers that every holder leaves equal.
+    #[derive(Default)]
+    struct Twice(u64, u64);
+
+    impl Ranked for Twice {
+        const RANK: Rank = Rank::LruVec;
+    }
+
+    /// Something above it in the order.
+    struct Above;
+
+    impl Ranked for Above {
+        const RANK: Rank = Rank::Shard;
+    }
+
+    type HostLock<T> = Lock<T, Host>;
+
+    fn panics(action: impl FnOnce()) -> bool {
+        catch_unwind(AssertUnwindSafe(action)).is_err()
+    }
+
+    #[test]
+    fn threads_that_add_under_a_lock_lose_nothing_and_see_no_half_update() {
+        const THREADS: u64 = 4;
+        const ROUNDS: u64 = 5_000;
+        let lock = HostLock::new(Twice::default());
+        let tried: u64 = thread::scope(|scope| {
+            let threads: [_; THREADS as usize] = core::array::from_fn(|_| {
+                scope.spawn(|| {
+                    let mut tried = 0;
+                    for _ in 0..ROUNDS {
+                        let off = IrqOff::new();
+                        let mut held = lock.lock(&off);
+                        assert_eq!(held.0, held.1);
+                        held.0 += 1;
+                        held.1 += 1;
+                        drop(held);
+                        if let Some(mut held) = lock.try_lock(&off) {
+                            assert_eq!(held.0, held.1);
+                            held.0 += 1;
+                            held.1 += 1;
+                            tried += 1;
+                        }
+                    }
+                    tried
+                })
+            });
+            threads
+                .map(|thread| thread.join().expect("no thread panics"))
+                .iter()
+                .sum()
+        });
+        let off = IrqOff::new();
+        let held = lock.lock(&off);
+        assert_eq!(
+            (held.0, held.1),
+            (THREADS * ROUNDS + tried, THREADS * ROUNDS + tried)
+        );
+    }
+
+    #[test]
+    fn a_taken_lock_is_not_taken_again_by_trying() {
+        let lock = HostLock::new(Twice::default());
+        let off = IrqOff::new();
+        let held = lock.lock(&off);
+        // As an interrupt would: its own token.
+        assert!(lock.try_lock(&IrqOff::new()).is_none());
+        drop(held);
+        assert!(lock.try_lock(&off).is_some());
+        assert!(lock.try_lock(&off).is_some(), "the guard released it");
+    }
+
+    #[test]
+    fn a_pair_gives_the_child_first_and_releases_both() {
+        let child = HostLock::new(Twice(1, 1));
+        let parent = HostLock::new(Twice(2, 2));
+        let off = IrqOff::new();
+        let (mut first, second) = Lock::lock_pair(&child, &parent, &off);
+        assert_eq!((first.0, second.0), (1, 2));
+        first.1 = 7;
+        drop((first, second));
+        assert_eq!(child.lock(&off).1, 7);
+        assert_eq!(parent.lock(&off).0, 2);
+    }
+
+    #[test]
+    fn a_pair_of_one_lock_panics_and_takes_nothing() {
+        let lock = HostLock::new(Twice::default());
+        let off = IrqOff::new();
+        assert!(panics(|| drop(Lock::lock_pair(&lock, &lock, &off))));
+        assert!(lock.try_lock(&off).is_some());
+    }
+
+    #[test]
+    fn locks_of_ascending_rank_may_be_released_in_any_order() {
+        let low = HostLock::new(Twice::default());
+        let high = HostLock::new(Above);
+        let off = IrqOff::new();
+        let first = low.lock(&off);
+        let second = high.lock(&off);
+        drop(first);
+        drop(second);
+        let first = low.lock(&off);
+        let second = high.lock(&off);
+        drop(second);
+        assert!(high.try_lock(&off).is_some());
+        drop(first);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn debug_builds_refuse_a_lock_that_is_not_above_all_that_are_held() {
+        let low = HostLock::new(Twice::default());
+        let peer = HostLock::new(Twice::default());
+        let high = HostLock::new(Above);
+        let off = IrqOff::new();
+        let held = high.lock(&off);
+        assert!(panics(|| drop(low.lock(&off))));
+        assert!(panics(|| drop(low.try_lock(&off))));
+        assert!(panics(|| drop(Lock::lock_pair(&low, &peer, &off))));
+        drop(held);
+        let held = low.lock(&off);
+        assert!(panics(|| drop(peer.lock(&off))), "the same rank");
+        drop(held);
+        let pair = Lock::lock_pair(&low, &peer, &off);
+        let third = HostLock::new(Twice::default());
+        assert!(panics(|| drop(third.lock(&off))), "a third of one rank");
+        drop(pair);
+        // Nothing that panicked left a lock or a rank behind.
+        for lock in [&low, &peer, &third] {
+            assert!(lock.try_lock(&off).is_some());
+        }
+        assert!(high.try_lock(&off).is_some());
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn the_order_of_every_two_ranks_is_checked() {
+        use Rank::*;
+        let ranks = [
+            Hotplug, MemcgTree, ListLruSet, Shrinkers, MemcgStock, Deferred, LruBatch, LruVec,
+            ListLru, Pageset, Shard,
+        ];
+        assert_eq!(ranks.len(), Rank::COUNT);
+        let off = IrqOff::<Host>::new();
+        for held in ranks {
+            for wanted in ranks {
+                off.acquire(held, Nesting::Above);
+                let refused = panics(|| off.acquire(wanted, Nesting::Above));
+                assert_eq!(refused, wanted <= held, "{wanted:?} under {held:?}");
+                if !refused {
+                    off.release(wanted);
+                }
+                let refused = panics(|| off.acquire(wanted, Nesting::Pair));
+                assert_eq!(refused, wanted < held, "{wanted:?} beside {held:?}");
+                if !refused {
+                    off.release(wanted);
+                }
+                off.release(held);
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ mod claims;
 mod epoch;
 mod lock;
 mod per_cpu;
+pub(crate) mod twin;
 
 pub(crate) use claims::{Claims, Refused};
 pub use epoch::{Epoch, GraceBusy, Pinned, Pins};

@@ -48,3 +48,39 @@ impl<T> PerCpu<T> {
             .map(|(i, padded)| (CpuId(i as u32), &padded.0))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    fn numbers(cpus: u32) -> PerCpu<u32> {
+        let values: Vec<_> = (0..cpus).map(|cpu| CachePadded(cpu * 10)).collect();
+        PerCpu::new(Box::leak(values.into_boxed_slice()))
+    }
+
+    #[test]
+    fn an_id_out_of_range_has_no_value() {
+        let numbers = numbers(3);
+        assert_eq!(numbers.of(CpuId(2)), Some(&20));
+        for absent in [3, 4, u32::MAX] {
+            assert_eq!(numbers.of(CpuId(absent)), None);
+        }
+        assert!(PerCpu::<u32>::new(&[]).of(CpuId(0)).is_none());
+    }
+
+    #[test]
+    fn values_come_in_order_of_their_cpus_and_share_no_cache_lines() {
+        let numbers = numbers(4);
+        let seen: Vec<_> = numbers.iter().map(|(cpu, value)| (cpu.0, *value)).collect();
+        assert_eq!(seen, [(0, 0), (1, 10), (2, 20), (3, 30)]);
+        let mut last = None;
+        for (_, value) in numbers.iter() {
+            let address = core::ptr::from_ref(value).addr();
+            assert_eq!(address % 128, 0);
+            assert_ne!(last.replace(address / 128), Some(address / 128));
+        }
+    }
+}

@@ -9,10 +9,10 @@
 )]
 
 use framekeeper::boot::{BootMap, MapError, PHYS_LIMIT, RegionKind, TAKE_FLOOR};
-use framekeeper::{NodeId, PhysAddr};
+use framekeeper::{FrameRange, NodeId, PhysAddr};
 
 /// Length of the window in bytes.
-pub const WINDOW: u64 = 1024;
+pub const WINDOW: u64 = 512;
 
 /// The window either starts at frame 0, or lies around [`TAKE_FLOOR`], where early allocation starts to succeed.
 pub const BASES: [u64; 2] = [0, TAKE_FLOOR.0 - WINDOW / 4];
@@ -236,12 +236,12 @@ impl<const N: usize> Pair<N> {
         let count = free.iter().map(|(_, start, end)| end - start).sum();
         assert_eq!(self.map.free_frame_count(shift), count);
         assert_eq!(self.map.validate(shift).is_ok(), !free.is_empty());
-        let span = self.map.frame_span(shift);
-        let expected = match (exist.first(), exist.last()) {
-            (Some(&(_, start, _)), Some(&(_, _, end))) => (start, end),
-            _ => (0, 0),
-        };
-        assert_eq!((span.start().0, span.end().0), expected);
+        assert_eq!(ends(self.map.frame_span(shift)), outer(exist.iter()));
+        for node in 0..3 {
+            let span = self.map.node_span(NodeId(node), shift);
+            let of_node = exist.iter().filter(|run| run.0 == node);
+            assert_eq!(ends(span), outer(of_node), "span of node {node}");
+        }
     }
 
     /// Runs of equal owned bytes, as absolute ranges.
@@ -254,6 +254,18 @@ impl<const N: usize> Pair<N> {
             .map(|(node, start, end)| (Some(node), start, end))
             .collect()
     }
+}
+
+fn ends(frames: FrameRange) -> (u64, u64) {
+    (frames.start().0, frames.end().0)
+}
+
+/// From the first run's start to the last run's end.
+fn outer<'r>(mut runs: impl Iterator<Item = &'r (u8, u64, u64)>) -> (u64, u64) {
+    let Some(&(_, start, end)) = runs.next() else {
+        return (0, 0);
+    };
+    (start, runs.last().map_or(end, |run| run.2))
 }
 
 /// Extends the last run by `at`, or starts one.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread_local;
 use std::vec::Vec;
 
-use framekeeper::{CpuId, PhysAddr, Platform, RawLock};
+use framekeeper::{CpuId, PhysAddr, Platform, Rank, RawLock};
 
 /// The platform of the host tests.
 #[derive(Debug)]
@@ -27,6 +27,12 @@ pub struct YieldLock(AtomicBool);
 
 thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
+    static LOCKS: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
+}
+
+/// How often the calling thread took a lock of this rank so far.
+pub fn locks_taken(rank: Rank) -> u64 {
+    LOCKS.with(|locks| locks[rank as usize].get())
 }
 
 /// Makes the calling thread act as `cpu` from now on.
@@ -70,6 +76,9 @@ unsafe impl Platform for Host {
     }
     fn relax() {
         std::thread::yield_now();
+    }
+    fn lock_acquired(rank: Rank) {
+        LOCKS.with(|locks| locks[rank as usize].set(locks[rank as usize].get() + 1));
     }
 }
 

@@ -98,6 +98,12 @@ impl Evict for Host {
         }
     }
 
+    fn remap(folio: &Isolated<'_, Self>) {
+        if folio.word() & LIAR == 0 {
+            let _mapped: framekeeper::Pfn = map(folio.reference());
+        }
+    }
+
     fn oom(_memcg: Option<MemcgId>) -> Oom {
         OOM_CALLS.set(OOM_CALLS.get() + 1);
         Oom::Fail
@@ -127,16 +133,21 @@ pub fn machine(frames: u64, cpus: u32, groups: u32) -> Mm<Host> {
 }
 
 /// An instance with `frames` simulated frames from frame 1 on.
-#[allow(unsafe_code)]
 pub fn build(frames: u64, config: &MmConfig) -> Mm<Host> {
+    try_build(frames, config).expect("a valid machine")
+}
+
+/// An instance with `frames` simulated frames from frame 1 on, or why there is none.
+#[allow(unsafe_code)]
+pub fn try_build(frames: u64, config: &MmConfig) -> Result<Mm<Host>, framekeeper::MmInitError> {
     let mut map = BootMap::<8>::new();
     map.add(NodeId(0), PhysAddr(4096), frames << 12)
         .expect("fits");
     // SAFETY: the frames are numbers only; nothing reads or writes them.
     let memory = unsafe { Memory::<Host, 8>::claim(&mut map) };
-    // Generous: room for pagesets of any size the tests ask for.
-    let storage = super::host::storage((frames as usize * 64) + (16 << 20));
-    Mm::new(memory.with_storage(storage), config).expect("a valid machine")
+    // Room for the records, and for pagesets of any size the tests ask for.
+    let storage = super::host::storage((frames as usize * 64) + (4 << 20));
+    Mm::new(memory.with_storage(storage), config).map_err(|(error, _)| error)
 }
 
 /// A charged folio on the LRU, mapped.

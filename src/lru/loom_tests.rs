@@ -1,8 +1,8 @@
 //! Models of the lruvec protocols, run by loom on the code itself.
 //!
-//! Owns: nothing. Invariants checked: a frame that is taken off and put back while its group ends lands on the parent's list, and
+//! Owns: nothing. Invariants: checked, not held: a frame that is taken off and put back while its group ends lands on the parent's list, and
 //! no list is touched under another list's lock. Lock ranks: as the code under test.
-//! Used by: `RUSTFLAGS="--cfg loom" cargo test --release --lib lru`.
+//! Used by: `RUSTFLAGS="--cfg loom" cargo test --release --lib`.
 //!
 //! Bounds: two threads, two groups, one frame; `LOOM_MAX_PREEMPTIONS` bounds the schedules. The zone below is not in it.
 //! The broken twin leaves out the second look after the lock, and must be caught.
@@ -102,7 +102,11 @@ fn race_with_reparent(take_and_return: fn(View<'_, LoomHost>, FrameNo, &IrqOff<L
             view.lock_index(lruvec, &off)
                 .map(|held| held.lruvec.list(ListKind::InactiveAnon).len())
         };
-        assert_eq!((on(child), on(parent)), (Some(0), Some(1)));
+        assert_eq!(
+            (on(child), on(parent)),
+            (Some(0), Some(1)),
+            "the frame is on its living owner's list"
+        );
         let held = view.lock_index(parent, &off).unwrap();
         assert_eq!(
             held.lruvec
@@ -124,7 +128,7 @@ fn a_frame_isolated_while_its_group_ends_returns_to_the_parent() {
 }
 
 #[test]
-#[should_panic(expected = "")]
+#[should_panic(expected = "the frame is on its living owner's list")]
 fn without_the_second_look_a_frame_returns_to_a_dead_list() {
     race_with_reparent(|view, frame, off| {
         assert!(view.isolate(frame, off));

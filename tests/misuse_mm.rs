@@ -1,0 +1,379 @@
+//! Bad input to folios, groups and reclaim, and hooks that misbehave: a typed answer each, and counts as they were.
+#![allow(unsafe_code)]
+
+#[path = "common/host.rs"]
+mod host;
+#[path = "common/kernel.rs"]
+mod kernel;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use framekeeper::memcg::{CreateError, RemoveError};
+use framekeeper::reclaim::Stop;
+use framekeeper::{
+    Backing, ChargeError, Folio, LruError, MemcgId, Mm, MmConfig, MmInitError, Order, Pfn, Rank,
+    Request,
+};
+use host::{Host, locks_taken, run_as};
+use kernel::{
+    ACCESSED, LIAR, NESTS, NO_SWAP, OOM_CALLS, PANICS, PRIVATE, STUCK, build, fault, machine,
+};
+
+fn folio(mm: &Mm<Host>, memcg: MemcgId) -> Folio<'_, Host> {
+    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+    pages.try_charge_to(mm, memcg).unwrap()
+}
+
+/// Faults `count` pages whose word has `bits` set.
+fn faults(mm: &Mm<Host>, memcg: MemcgId, backing: Backing, count: usize, bits: u64) -> Vec<Pfn> {
+    let pages: Vec<_> = (0..count)
+        .map(|_| fault(mm, memcg, backing).unwrap())
+        .collect();
+    for &pfn in &pages {
+        mm.try_get(pfn).unwrap().set_word_bits(bits);
+    }
+    mm.drain_lru();
+    pages
+}
+
+#[test]
+fn a_reference_to_a_free_frame_a_tail_or_a_frame_of_nobody_is_refused() {
+    // misuse 31
+    let mm = machine(300, 1, 2);
+    let pages = mm.try_alloc(Request::new(Order::new(2).unwrap())).unwrap();
+    let first = pages.pfn();
+    assert!(mm.try_get(first).is_none(), "pages are no folio yet");
+    let folio = pages.try_charge_to(&mm, MemcgId::ROOT).unwrap();
+    assert!(
+        mm.try_get(Pfn(first.0 + 1)).is_none(),
+        "a tail is not a folio"
+    );
+    assert!(mm.try_get(Pfn(0)).is_none());
+    assert!(mm.try_get(Pfn(u64::MAX)).is_none());
+    drop(folio);
+    assert!(mm.try_get(first).is_none(), "freed");
+    mm.check().unwrap();
+}
+
+#[test]
+fn a_reference_that_nobody_has_cannot_be_put_twice() {
+    // misuse 32: below zero is impossible with handles; a broken port's second put is refused, counted and leaks nothing
+    // but what was never its own.
+    let mm = machine(300, 1, 2);
+    let pfn = folio(&mm, MemcgId::ROOT).into_raw();
+    let free = mm.allocator().free_frames();
+    kernel::unmap(&mm, pfn);
+    assert_eq!(mm.allocator().free_frames(), free + 1);
+    if !cfg!(debug_assertions) {
+        kernel::unmap(&mm, pfn);
+        assert_eq!(mm.refused_puts(), 1);
+        assert_eq!(mm.allocator().free_frames(), free + 1);
+    }
+    mm.check().unwrap();
+}
+
+#[test]
+fn adding_twice_isolating_twice_and_activating_while_isolated_have_no_effect() {
+    // misuse 33
+    let mm = machine(300, 1, 2);
+    let folio = folio(&mm, MemcgId::ROOT);
+    assert_eq!(
+        folio.isolate().unwrap_err(),
+        LruError::NotOnList,
+        "never added"
+    );
+    folio.add_to_lru(Backing::File).unwrap();
+    assert_eq!(
+        folio.add_to_lru(Backing::Anon).unwrap_err(),
+        LruError::Added
+    );
+    assert_eq!(folio.backing(), Backing::File);
+    mm.drain_lru();
+    let isolated = folio.isolate().unwrap();
+    assert_eq!(folio.isolate().unwrap_err(), LruError::NotOnList);
+    assert_eq!(
+        folio.add_to_lru(Backing::File).unwrap_err(),
+        LruError::Added
+    );
+    folio.activate();
+    mm.drain_lru();
+    assert!(!isolated.is_active());
+    drop(isolated);
+    mm.check().unwrap();
+    // Queued for activation, then isolated before the batch is drained: the move is lost, the folio is not.
+    folio.activate();
+    let isolated = folio.isolate().unwrap();
+    mm.drain_lru();
+    assert!(!isolated.is_active());
+    drop(folio);
+    drop(isolated);
+    mm.check().unwrap();
+    assert_eq!(
+        mm.allocator().free_frames(),
+        mm.allocator().managed_frames()
+    );
+}
+
+#[test]
+fn a_folio_whose_group_died_goes_to_the_parent_and_uncharges_there() {
+    // misuse 34, 35
+    let mm = machine(300, 1, 4);
+    let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let child = mm.create_memcg(parent).unwrap();
+    let held = folio(&mm, child);
+    held.add_to_lru(Backing::Anon).unwrap();
+    assert_eq!(mm.remove_memcg(parent), Err(RemoveError::HasChildren));
+    assert_eq!(mm.remove_memcg(MemcgId::ROOT), Err(RemoveError::Root));
+    mm.remove_memcg(child).unwrap();
+    assert_eq!(mm.remove_memcg(child), Err(RemoveError::NoSuchGroup(child)));
+    assert_eq!(
+        (held.memcg(), mm.memcg_usage(parent)),
+        (Some(parent), Ok(1))
+    );
+    mm.remove_memcg(parent).unwrap();
+    assert_eq!(held.memcg(), Some(MemcgId::ROOT));
+    mm.check().unwrap();
+    drop(held);
+    mm.drain_lru();
+    mm.check().unwrap();
+    assert_eq!(
+        mm.allocator().free_frames(),
+        mm.allocator().managed_frames()
+    );
+}
+
+#[test]
+fn a_stale_id_names_nothing_even_when_its_place_is_taken() {
+    // misuse 36
+    let mm = machine(300, 1, 1);
+    let stale = mm.create_memcg(MemcgId::ROOT).unwrap();
+    mm.remove_memcg(stale).unwrap();
+    let next = mm.create_memcg(MemcgId::ROOT).unwrap();
+    assert_ne!(stale, next);
+    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+    let (error, pages) = pages.charge_to(&mm, stale).unwrap_err();
+    assert_eq!(error, ChargeError::NoSuchGroup(stale));
+    assert!(mm.memcg_usage(stale).is_err() && mm.set_memcg_max(stale, 1).is_err());
+    assert!(mm.shrink_memcg(stale, 1).is_err() && mm.shrink_memcg_to(stale, 1).is_err());
+    assert_eq!(
+        mm.create_memcg(stale),
+        Err(CreateError::NoSuchParent(stale))
+    );
+    drop(pages);
+    assert_eq!(mm.memcg_usage(next), Ok(0));
+    mm.check().unwrap();
+}
+
+#[test]
+fn limits_of_zero_below_usage_and_at_the_end_of_the_range_are_accepted() {
+    // misuse 37
+    let mm = machine(300, 1, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    mm.set_memcg_max(group, u64::MAX - 1).unwrap();
+    faults(&mm, group, Backing::Anon, 40, 0);
+    assert_eq!(mm.shrink_memcg_to(group, 10), Ok(0));
+    assert!(mm.memcg_usage(group).unwrap() <= 10);
+    assert_eq!(mm.shrink_memcg_to(group, 0), Ok(0));
+    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+    let (error, _) = pages.charge_to(&mm, group).unwrap_err();
+    assert_eq!(
+        error,
+        ChargeError::OverLimit {
+            limited: Some(group)
+        }
+    );
+    assert!(
+        mm.set_memcg_max(MemcgId::ROOT, 5).is_err(),
+        "the root has no limit"
+    );
+    mm.check().unwrap();
+}
+
+#[test]
+fn more_groups_deeper_groups_and_more_owners_than_configured_are_refused() {
+    // misuse 39
+    let mut config = MmConfig::new(1, 3);
+    config.memcgs.depth = 2;
+    config.memcgs.owners = 5;
+    let mm = build(300, &config);
+    let first = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let second = mm.create_memcg(first).unwrap();
+    assert_eq!(
+        mm.create_memcg(second),
+        Err(CreateError::TooDeep { deepest: 2 })
+    );
+    let third = mm.create_memcg(first).unwrap();
+    assert_eq!(
+        mm.create_memcg(first),
+        Err(CreateError::TooMany { most: 4 })
+    );
+    // Dead groups' frames hold their owner slots.
+    let kept = folio(&mm, third);
+    mm.remove_memcg(third).unwrap();
+    let fourth = mm.create_memcg(first).unwrap();
+    let also_kept = folio(&mm, fourth);
+    mm.remove_memcg(fourth).unwrap();
+    assert_eq!(mm.create_memcg(first), Err(CreateError::OwnersExhausted));
+    assert_eq!(mm.memcg_count(), 3);
+    drop(kept);
+    let fifth = mm.create_memcg(first).unwrap();
+    mm.remove_memcg(fifth).unwrap();
+    drop(also_kept);
+    mm.check().unwrap();
+    // Numbers that cannot be are refused before anything is built.
+    for (groups, owners) in [(0, 5), (1, 0), (u32::MAX, 8), (8, u32::MAX)] {
+        let mut config = MmConfig::new(1, 3);
+        (config.memcgs.groups, config.memcgs.owners) = (groups, owners);
+        assert!(
+            matches!(kernel::try_build(300, &config), Err(MmInitError::Memcgs(_))),
+            "{groups} {owners}"
+        );
+    }
+}
+
+#[test]
+fn a_batch_of_folios_whose_groups_died_lands_on_the_living_ancestor() {
+    // misuse 40
+    let mm = machine(600, 2, 12);
+    let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..10 {
+        let brief = mm.create_memcg(parent).unwrap();
+        for _ in 0..2 {
+            let folio = folio(&mm, brief);
+            folio.add_to_lru(Backing::Anon).unwrap();
+            kept.push(folio);
+        }
+        mm.remove_memcg(brief).unwrap();
+    }
+    let stat = framekeeper::report::MemoryStat::of(&mm, parent).unwrap();
+    assert_eq!(stat.lists.iter().sum::<u64>(), 0, "they wait in the batch");
+    mm.drain_lru();
+    let stat = framekeeper::report::MemoryStat::of(&mm, parent).unwrap();
+    assert_eq!(stat.lists.iter().sum::<u64>(), 20);
+    assert!(kept.iter().all(|folio| folio.memcg() == Some(parent)));
+    mm.check().unwrap();
+}
+
+#[test]
+fn hooks_that_refuse_for_ever_end_in_the_oom_hook_after_bounded_work() {
+    // misuse 41, 49
+    for bits in [STUCK, NO_SWAP, PRIVATE, LIAR] {
+        let mm = machine(600, 1, 2);
+        let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+        faults(&mm, group, Backing::Anon, 100, bits);
+        mm.set_memcg_max(group, 100).unwrap();
+        let (calls, hooks) = (OOM_CALLS.get(), kernel::HOOK_CALLS.get());
+        assert!(fault(&mm, group, Backing::Anon).is_none(), "{bits:#b}");
+        assert_eq!(OOM_CALLS.get() - calls, 1);
+        assert!(
+            kernel::HOOK_CALLS.get() - hooks < 100 * 2 * 26,
+            "at most two rounds of thirteen priorities"
+        );
+        assert_eq!(mm.memcg_usage(group), Ok(100));
+        mm.check().unwrap();
+        let reclaimed = mm.reclaim(10);
+        assert_eq!((reclaimed.freed, reclaimed.stop), (0, Stop::Exhausted));
+        mm.check().unwrap();
+    }
+}
+
+#[test]
+fn a_hook_that_allocates_does_not_reclaim_inside_reclaim() {
+    // misuse 42: the hook itself asserts that its charge over the limit is refused.
+    let mm = machine(600, 1, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    faults(&mm, group, Backing::Anon, 64, NESTS);
+    mm.set_memcg_max(group, 10).unwrap();
+    let reclaimed = mm.shrink_memcg(group, 8).unwrap();
+    assert_eq!(reclaimed.freed, 8);
+    assert_eq!(mm.memcg_usage(group), Ok(56));
+    mm.check().unwrap();
+}
+
+#[test]
+fn a_hook_that_panics_leaves_every_folio_on_a_list_and_every_lock_free() {
+    // misuse 43, 58
+    let mm = machine(600, 1, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let pages = faults(&mm, group, Backing::Anon, 60, 0);
+    mm.try_get(pages[5]).unwrap().set_word_bits(PANICS);
+    let caught = catch_unwind(AssertUnwindSafe(|| mm.shrink_memcg(group, 32)));
+    assert!(caught.is_err());
+    mm.check().unwrap();
+    mm.try_get(pages[5]).unwrap().clear_word_bits(PANICS);
+    let left = mm.memcg_usage(group).unwrap();
+    assert_eq!(mm.shrink_memcg(group, left).unwrap().freed, left);
+    mm.check().unwrap();
+}
+
+#[test]
+fn a_page_that_is_used_gets_a_second_chance_and_one_that_is_not_goes_first() {
+    let mm = machine(600, 1, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let pages = faults(&mm, group, Backing::Anon, 64, 0);
+    for &used in &pages[..32] {
+        mm.try_get(used).unwrap().set_word_bits(ACCESSED);
+    }
+    assert_eq!(mm.shrink_memcg(group, 32).unwrap().freed, 32);
+    for (i, &pfn) in pages.iter().enumerate() {
+        assert_eq!(mm.try_get(pfn).is_some(), i < 32, "page {i}");
+    }
+    mm.check().unwrap();
+}
+
+#[test]
+fn a_cpu_without_batches_of_its_own_is_served_directly() {
+    // misuse 27
+    let mm = machine(300, 1, 2);
+    run_as(77);
+    let held = folio(&mm, MemcgId::ROOT);
+    held.add_to_lru(Backing::Anon).unwrap();
+    assert!(held.isolate().is_ok(), "linked at once");
+    held.activate();
+    assert!(held.is_active());
+    drop(held);
+    assert_eq!(mm.reclaim(1).freed, 0);
+    run_as(0);
+    mm.check().unwrap();
+    assert_eq!(
+        mm.allocator().free_frames(),
+        mm.allocator().managed_frames()
+    );
+}
+
+#[test]
+fn pages_of_another_instance_are_not_charged_here() {
+    // misuse 15
+    let (one, two) = (machine(300, 1, 2), machine(300, 1, 2));
+    let pages = one.try_alloc(Request::new(Order::ZERO)).unwrap();
+    let (error, pages) = pages.try_charge_to(&two, MemcgId::ROOT).unwrap_err();
+    assert_eq!(error, ChargeError::Foreign);
+    drop(pages);
+    two.check().unwrap();
+    assert_eq!(
+        one.allocator().free_frames(),
+        one.allocator().managed_frames()
+    );
+}
+
+#[test]
+fn a_batch_takes_each_lruvec_lock_once_however_its_folios_alternate() {
+    let mm = machine(600, 1, 3);
+    let groups = [0, 1, 2].map(|_| mm.create_memcg(MemcgId::ROOT).unwrap());
+    let before = locks_taken(Rank::LruVec);
+    let folios: Vec<_> = (0..310).map(|i| folio(&mm, groups[i % 3])).collect();
+    folios
+        .iter()
+        .for_each(|folio| folio.add_to_lru(Backing::Anon).unwrap());
+    assert_eq!(
+        locks_taken(Rank::LruVec) - before,
+        30,
+        "10 batches of 31, 3 lruvecs each"
+    );
+    let before = locks_taken(Rank::LruVec);
+    folios.iter().for_each(Folio::activate);
+    assert_eq!(locks_taken(Rank::LruVec) - before, 30);
+    assert!(folios.iter().all(|folio| folio.is_active()));
+    mm.check().unwrap();
+}
