@@ -14,6 +14,8 @@
 mod handle;
 mod item;
 mod lookup;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod recount;
 mod reparent;
 mod walk;

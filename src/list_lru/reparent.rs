@@ -11,6 +11,7 @@ use super::{State, View};
 use crate::memcg::{MemcgId, Removal};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::Lock;
+use crate::sync::twin::left_out;
 
 impl<P: Platform> View<'_, P> {
     /// Makes every sub-list of a new group live, before its id is published.
@@ -40,10 +41,12 @@ impl<P: Platform> View<'_, P> {
                 let moved = child.len();
                 child.set_len(0);
                 parent.set_len(parent.len() + moved);
-                if moved > 0 {
+                if moved > 0 && !left_out::<P>("list_lru: the parent's bit") {
                     self.mark(list, lruvecs[1]);
                 }
-                from.state = State::Dead;
+                if !left_out::<P>("list_lru: marking dead") {
+                    from.state = State::Dead;
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::boot::{Bump, StorageFull};
 use crate::memcg::{LruVecIndex, Memcgs, Removal};
 use crate::platform::Platform;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::twin::left_out;
 
 /// Shrinkers in one word of bits.
 const WORD: u32 = u64::BITS;
@@ -69,12 +70,14 @@ impl Maps {
     }
 
     /// After something was added: sets the bit if it is clear.
-    pub(super) fn mark(&self, lruvec: LruVecIndex, shrinker: u32) {
+    pub(super) fn mark<P: Platform>(&self, lruvec: LruVecIndex, shrinker: u32) {
         let Some(word) = self.words(lruvec).get((shrinker / WORD) as usize) else {
             return;
         };
         // Partner: the fence in `clear`. Either this load sees the bit cleared, or the count after the clear sees what was added.
-        fence(Ordering::SeqCst);
+        if !left_out::<P>("shrinker: the fence of a mark") {
+            fence(Ordering::SeqCst);
+        }
         let bit = 1 << (shrinker % WORD);
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
@@ -82,11 +85,13 @@ impl Maps {
     }
 
     /// Clears the bit. The caller then counts once more, and marks if it finds something.
-    pub(super) fn clear(&self, lruvec: LruVecIndex, shrinker: u32) {
+    pub(super) fn clear<P: Platform>(&self, lruvec: LruVecIndex, shrinker: u32) {
         if let Some(word) = self.words(lruvec).get((shrinker / WORD) as usize) {
             word.fetch_and(!(1 << (shrinker % WORD)), Ordering::Relaxed);
         }
-        fence(Ordering::SeqCst);
+        if !left_out::<P>("shrinker: the fence of a clear") {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// What an earlier shrinker in this place put off is not the new one's.
@@ -100,7 +105,19 @@ impl Maps {
 impl<P: Platform> Shrinkers<P> {
     /// There is something for this shrinker in a group and node now.
     pub(crate) fn mark(&self, shrinker: u32, lruvec: LruVecIndex) {
-        self.maps.mark(lruvec, shrinker);
+        self.maps.mark::<P>(lruvec, shrinker);
+    }
+
+    /// Whether the bit is set.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_marked(&self, shrinker: u32, lruvec: LruVecIndex) -> bool {
+        self.maps.set(lruvec).any(|set| set == shrinker)
+    }
+
+    /// Clears the bit.
+    #[cfg(all(test, loom))]
+    pub(crate) fn unmark(&self, lruvec: LruVecIndex, shrinker: u32) {
+        self.maps.clear::<P>(lruvec, shrinker);
     }
 
     /// Gives a dying group's bits and deferred work to its parent. Called after a grace period in which it was dying: whoever

@@ -9,6 +9,8 @@
 //! Lock ranks: `Shrinkers`, one entry at a time, never held while a shrinker runs: shrinkers may sleep, allocate, and lock.
 //! Used by: list_lru (sets bits), mm (registration, groups that end), reclaim (calls).
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod map;
 mod work;
 

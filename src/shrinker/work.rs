@@ -13,7 +13,8 @@ use super::{Call, Count, Scan, Scope, ShrinkerConfig, Shrinkers, Target};
 use crate::addr::NodeId;
 use crate::memcg::{MemcgId, Memcgs, ROOT};
 use crate::platform::Platform;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::twin::left_out;
 
 /// Scans of one shrinker in one round. Linux has no such bound, and hangs on a count of 2^64 - 1.
 const MOST_SCANS: u32 = 1024;
@@ -57,18 +58,20 @@ impl<P: Platform> Shrinkers<P> {
                 shrinker,
             };
             let Some(call) = self.begin(shrinker) else {
-                self.maps.clear(lruvec, shrinker);
+                self.maps.clear::<P>(lruvec, shrinker);
                 return;
             };
             if call.config.scope == Scope::Machine && memcg.slot != ROOT {
-                self.maps.clear(lruvec, shrinker);
+                self.maps.clear::<P>(lruvec, shrinker);
                 return;
             }
             if work.shrink(&call, priority, &mut totals) == Found::Empty {
-                self.maps.clear(lruvec, shrinker);
+                self.maps.clear::<P>(lruvec, shrinker);
                 // What was added before the clear is counted here; what is added after it sets the bit.
-                if work.shrink(&call, priority, &mut totals) == Found::Something {
-                    self.maps.mark(lruvec, shrinker);
+                if !left_out::<P>("shrinker: the count after the clear")
+                    && work.shrink(&call, priority, &mut totals) == Found::Something
+                {
+                    self.maps.mark::<P>(lruvec, shrinker);
                 }
             }
         };
@@ -133,7 +136,7 @@ impl<P: Platform> Work<'_, P> {
         }
     }
 
-    fn deferred_of(&self, memcg: Option<MemcgId>) -> Option<&crate::sync::atomic::AtomicU64> {
+    fn deferred_of(&self, memcg: Option<MemcgId>) -> Option<&AtomicU64> {
         let memcg = memcg.filter(|&memcg| self.memcgs.is_live(memcg))?;
         let lruvec = self
             .memcgs
