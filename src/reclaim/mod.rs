@@ -8,8 +8,10 @@
 
 mod entry;
 mod evict;
+mod objects;
 mod scan;
 mod verdict;
 
 pub use entry::{Reclaimed, Stop};
 pub use evict::{Evict, Oom, Release, Unmap, WriteOut};
+pub use objects::ShrinkError;

@@ -39,6 +39,8 @@ pub(super) struct Progress {
     pub(super) freed: u64,
     /// Folios looked at.
     pub(super) scanned: u64,
+    /// Objects that shrinkers freed, as they said.
+    pub(super) objects: u64,
     /// How much of each list is looked at: its length shifted right by this.
     pub(super) priority: u32,
     /// Whether active lists are scanned even if the inactive ones are long enough.
