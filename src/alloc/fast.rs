@@ -9,7 +9,6 @@ use super::place::Place;
 use super::request::Nodes;
 use super::{AllocError, PageAllocator, Pages, Request};
 use crate::addr::{CpuId, Order, Pfn};
-use crate::pageset::ListId;
 use crate::platform::{IrqOff, Platform};
 use crate::zone::Block;
 

@@ -276,15 +276,6 @@ impl Shard {
         }
         went
     }
-
-    /// The free places of a line, whole lines included.
-    pub(super) fn words(&self, line: u32) -> Words {
-        if self.info(line).is_whole() {
-            ALL_FREE
-        } else {
-            self.lines[line as usize].load()
-        }
-    }
 }
 
 const _: () = assert!(1 << WHOLE == PLACES);

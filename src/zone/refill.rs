@@ -1,9 +1,9 @@
-//! Many blocks in one hold of a shard's lock, wherever they are to be written.
+//! Many blocks, wherever they are to be written.
 //!
 //! Owns: [`Sink`], and [`Zone::take_into`]. Invariants: a sink gets at most what it has room for.
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold. Used by: pageset.
 
-use super::{Mobility, Zone, hold};
+use super::{MAX_LINES_PER_HOLD, Mobility, Zone};
 use crate::addr::Order;
 use crate::platform::{IrqOff, Platform};
 
@@ -17,7 +17,8 @@ pub(crate) trait Sink {
 }
 
 impl<P: Platform> Zone<P> {
-    /// [`take_blocks`](Self::take_blocks) into room that comes in pieces: all of it in one hold, if one shard has it.
+    /// [`take_blocks`](Self::take_blocks) into room that comes in pieces. A zone of one shard fills all of it in one hold,
+    /// as the classical zone does; one of several chooses the fullest lines for each piece.
     pub(crate) fn take_into(
         &self,
         order: Order,
@@ -26,36 +27,31 @@ impl<P: Platform> Zone<P> {
         sink: &mut impl Sink,
         off: &IrqOff<P>,
     ) {
-        for cell in self.shards_from(home) {
-            while !sink.room().is_empty() && cell.may_serve(mobility, order) {
-                let taken = self.with(cell, off, |shard| {
-                    let mut left = hold(order);
-                    while left > 0 {
-                        let room = sink.room();
-                        let len = room.len().min(left);
-                        let n =
-                            shard.take_many(order.get(), mobility, cell.first, &mut room[..len]);
-                        sink.wrote(n);
-                        left -= n;
-                        if n < len || len == 0 {
-                            break;
-                        }
+        if let [only] = self.shards {
+            let kind = self.grouped(mobility);
+            self.with(only, off, |shard| {
+                let mut left = MAX_LINES_PER_HOLD;
+                while left > 0 {
+                    let room = sink.room();
+                    let len = room.len().min(left);
+                    let taken = shard.take_many(order.get(), kind, only.first, &mut room[..len]);
+                    sink.wrote(taken);
+                    left -= taken;
+                    if taken < len || len == 0 {
+                        break;
                     }
-                    hold(order) - left
-                });
-                if taken == 0 {
-                    break;
                 }
-            }
+            });
         }
         loop {
             let room = sink.room();
-            if room.is_empty() {
+            let len = room.len();
+            if len == 0 {
                 break;
             }
-            let taken = self.take_lent(order, mobility, home, room, off);
+            let taken = self.take_blocks(order, mobility, home, room, off);
             sink.wrote(taken);
-            if taken == 0 {
+            if taken < len {
                 break;
             }
         }

@@ -9,7 +9,7 @@ use core::fmt;
 
 use super::info::Info;
 use super::line::PLACES;
-use super::shard::Shard;
+use super::shard::{CLASSES, Shard};
 use super::{Mobility, Zone};
 use crate::addr::{FrameRange, Order, Pfn};
 use crate::platform::{IrqOff, Platform};
@@ -151,7 +151,7 @@ impl Shard {
     /// Some line of `kind` that has free frames: the emptiest class, lowest address.
     fn any_line(&self, kind: Mobility) -> Option<u32> {
         let class = self.counts.classes(kind, 0).checked_ilog2()?;
-        Some(self.index.first(kind as u32 * 10 + class))
+        Some(self.index.first(kind as u32 * CLASSES + class))
     }
 }
 

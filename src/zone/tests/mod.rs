@@ -3,6 +3,7 @@
 extern crate std;
 
 mod blocks;
+mod hardening;
 mod kinds;
 mod levels;
 mod model;
