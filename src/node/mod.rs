@@ -142,7 +142,8 @@ impl<P: Platform> Nodes<P> {
         let firsts = bump.slots(shape.cpus as usize, |cpu| {
             let node = (shape.node_of)(CpuId(cpu as u32));
             let from = usize::from(node.0) * zones;
-            let list = &lists[from..from + zones];
+            // The port may name another node each time it is asked.
+            let list = lists.get(from..from + zones).unwrap_or(&[]);
             let first = |highest: ZoneKind| {
                 let fits = |zone: &&u8| {
                     let zone = kinds.get(usize::from(**zone));

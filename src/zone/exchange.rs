@@ -5,7 +5,6 @@
 //! Lock ranks: `Shard`, one at a time; at most [`MAX_LINES_PER_HOLD`] lines change in a hold.
 //! Used by: pageset, alloc.
 
-use super::fullness::{Fullness, NONE};
 use super::info::Fault;
 use super::lend::Lend;
 use super::line::{PLACES, WHOLE};
@@ -72,73 +71,6 @@ impl<P: Platform> Zone<P> {
         off: &IrqOff<P>,
     ) -> Option<Block> {
         self.take_own(order, self.grouped(mobility), home, off)
-    }
-
-    /// Takes up to `out.len()` blocks of `order` and returns how many; `out` then starts with their first frames,
-    /// counted from [`base`](Self::base), ascending within a line.
-    pub(crate) fn take_blocks(
-        &self,
-        order: Order,
-        mobility: Mobility,
-        home: u32,
-        out: &mut [u32],
-        off: &IrqOff<P>,
-    ) -> usize {
-        let mobility = self.grouped(mobility);
-        let mut done = 0;
-        if order == Order::ZERO && self.shards.len() > 1 && mobility.is_mergeable() {
-            done = self.take_fullest(mobility, home, out, off);
-        }
-        for cell in self.shards_from(home) {
-            while done < out.len() && cell.may_serve(mobility, order) {
-                let end = out.len().min(done + hold(order));
-                let rest = &mut out[done..end];
-                let taken = self.with(cell, off, |shard| {
-                    shard.take_many(order.get(), mobility, cell.first, rest)
-                });
-                done += taken;
-                if taken == 0 {
-                    break;
-                }
-            }
-        }
-        if done < out.len() {
-            done += self.take_lent(order, mobility, home, &mut out[done..], off);
-        }
-        done
-    }
-
-    /// Takes single frames from the fullest lines of a few shards: from nearly full ones at home if there are any, so
-    /// that CPUs keep apart, else from wherever the fullest one is. Whole lines stay whole for longer.
-    fn take_fullest(&self, kind: Mobility, home: u32, out: &mut [u32], off: &IrqOff<P>) -> usize {
-        let near = || self.shards_from(home).take(NEAR);
-        let mut done = 0;
-        let mut limit = NEARLY_FULL;
-        // Each round takes something, or makes one shard's hint exact.
-        for _ in 0..2 * NEAR {
-            let (mut lowest, mut second, mut best) = (NONE, NONE, None);
-            for cell in near() {
-                let free = Fullness::lowest_of(cell.lowest.load(Relaxed), kind);
-                if free < lowest && (lowest > limit || free > limit) {
-                    (second, lowest, best) = (lowest, free, Some(cell));
-                } else {
-                    second = second.min(free);
-                }
-            }
-            let Some(cell) = best else {
-                break;
-            };
-            limit = NEARLY_FULL.max(second);
-            let end = out.len().min(done + hold(Order::ZERO));
-            done += self.with(cell, off, |shard| {
-                shard.take_full(kind, limit, cell.first, &mut out[done..end])
-            });
-            if done == out.len() {
-                break;
-            }
-            limit = NEARLY_FULL;
-        }
-        done
     }
 
     /// Gives a block back.
@@ -215,7 +147,7 @@ impl<P: Platform> Zone<P> {
 
     /// From lines that belong to other kinds, whichever lend to `mobility`.
     #[cold]
-    fn take_lent(
+    pub(super) fn take_lent(
         &self,
         order: Order,
         mobility: Mobility,
@@ -283,7 +215,7 @@ impl<P: Platform> Zone<P> {
 
     /// Every shard, from `home` on, around.
     #[inline]
-    fn shards_from(&self, home: u32) -> impl Iterator<Item = &'static Cell<P>> + use<P> {
+    pub(super) fn shards_from(&self, home: u32) -> impl Iterator<Item = &'static Cell<P>> + use<P> {
         let home = (home as usize).min(self.shards.len());
         let (before, from) = self.shards.split_at(home);
         from.iter().chain(before).map(|padded| &padded.0)
@@ -343,18 +275,12 @@ impl<P: Platform> Zone<P> {
     }
 }
 
-/// Shards that a bulk request compares: more would bring many CPUs to the same one.
-const NEAR: usize = 4;
-
-/// Free frames up to which a line counts as nearly full.
-const NEARLY_FULL: u16 = 128;
-
 /// Frames from which on kinds are kept apart: a pageblock of each.
 const GROUPING: u64 = Order::PAGEBLOCK.frames() * Mobility::COUNT as u64;
 
 /// Blocks of `order` that one hold may take or give, at most [`MAX_LINES_PER_HOLD`] lines.
 #[inline]
-fn hold(order: Order) -> usize {
+pub(super) fn hold(order: Order) -> usize {
     // Larger blocks change each of their lines, and are looked at before that.
     ((MAX_LINES_PER_HOLD / 2) >> order.get().saturating_sub(WHOLE)).max(1)
 }

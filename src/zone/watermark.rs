@@ -1,6 +1,6 @@
 //! How much of a zone must stay free, and for whom.
 //!
-//! Owns: [`Levels`] and the formulas for them; [`Watermarks`], a zone's levels and boost; [`Access`], what a request may use.
+//! Owns: [`Levels`]; [`Watermarks`], a zone's levels and boost; [`Access`], what a request may use.
 //! Invariants: min <= low <= high <= promo. Levels and boost are lone atomics: a reader may see one new and one old, and
 //! decides a single request by it.
 //! Lock ranks: none.
@@ -82,42 +82,6 @@ pub(super) struct Watermarks {
 }
 
 impl Levels {
-    /// KiB to keep free on a machine: the root of sixteen times its low memory, within 128 KiB and 256 MiB.
-    /// `lowmem_kib` sums what zones up to `Normal` have above their high watermark.
-    #[must_use]
-    pub fn min_free_kib(lowmem_kib: u64) -> u64 {
-        lowmem_kib.saturating_mul(16).isqrt().clamp(128, 262_144)
-    }
-
-    /// The levels of a zone. `min` is its share of the machine's minimum, in frames; the gaps between levels are a
-    /// quarter of it, or `scale_factor` ten-thousandths of `managed` if that is more.
-    #[must_use]
-    pub fn spaced(min: u64, managed: u64, scale_factor: u64) -> Self {
-        let scaled = u128::from(managed) * u128::from(scale_factor) / 10_000;
-        let gap = (min / 4).max(u64::try_from(scaled).unwrap_or(u64::MAX));
-        let low = min.saturating_add(gap);
-        let high = low.saturating_add(gap);
-        Self {
-            min,
-            low,
-            high,
-            promo: high.saturating_add(gap),
-        }
-    }
-
-    /// A zone's share of `min_free` frames, by its part of all managed frames.
-    #[must_use]
-    pub fn share(min_free: u64, managed: u64, managed_of_all: u64) -> u64 {
-        let share = u128::from(min_free) * u128::from(managed) / u128::from(managed_of_all.max(1));
-        u64::try_from(share).unwrap_or(u64::MAX)
-    }
-
-    /// The share of a zone that only movable frames use.
-    #[must_use]
-    pub fn movable_share(managed: u64) -> u64 {
-        (managed / 1024).clamp(32, 128)
-    }
-
     /// One of them.
     #[must_use]
     pub const fn at(self, level: Level) -> u64 {

@@ -293,10 +293,8 @@ fn whatever_is_done_to_a_zone_each_frame_is_in_one_place() {
                         zone.release(isolation, &off);
                     }
                 }
-                11 if bad.len() < 8 => {
-                    if zone.mark_bad(at, &off) != Ok(WasBad::Already) {
-                        bad.insert(at);
-                    }
+                11 if bad.len() < 8 && zone.mark_bad(at, &off) != Ok(WasBad::Already) => {
+                    bad.insert(at);
                 }
                 12 => {
                     if let Some(&(pfn, order)) = held.last() {
