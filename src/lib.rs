@@ -66,12 +66,15 @@ pub mod report;
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
 pub use frame::FrameTableFault;
-pub use lru::{Backing, ListKind};
+pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
 pub use memcg::MemcgId;
-pub use mm::{ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError};
+pub use mm::{
+    BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
+    MmInitError, Split, SplitError, SplitIsolated,
+};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
-pub use reclaim::{Evict, Oom, Release, Unmap, WriteOut};
+pub use reclaim::{Evict, Evicted, Oom, Release, Unmap, WriteOut};
 pub use zone::Mobility;
 
 #[cfg(test)]

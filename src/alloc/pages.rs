@@ -7,7 +7,7 @@ use core::fmt;
 use core::mem;
 
 use super::PageAllocator;
-use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr};
+use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 use crate::platform::Platform;
 use crate::zone::{Block, Mobility};
 
@@ -38,6 +38,13 @@ impl<'a, P: Platform> Pages<'a, P> {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.allocator.nodes.zones()[usize::from(self.zone)].node
+    }
+
+    /// The kind of the zone that the frames are in.
+    #[inline]
+    #[must_use]
+    pub fn zone(&self) -> ZoneKind {
+        self.allocator.nodes.zones()[usize::from(self.zone)].kind
     }
 
     /// Address of the first byte.

@@ -9,7 +9,7 @@ use super::Mm;
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
-use crate::lru::Lru;
+use crate::lru::{BatchSize, Lru, Sizes};
 use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::sync::Claims;
@@ -22,6 +22,8 @@ pub struct MmConfig {
     pub alloc: alloc::Config,
     /// How many groups.
     pub memcgs: MemcgLimits,
+    /// How many folios wait in a CPU's batch of LRU moves.
+    pub lru_batch: BatchSize,
 }
 
 impl MmConfig {
@@ -42,6 +44,7 @@ impl MmConfig {
                 depth: 16,
                 owners: groups.saturating_mul(2),
             },
+            lru_batch: BatchSize::default(),
         }
     }
 
@@ -83,7 +86,14 @@ impl<P: Platform> Mm<P> {
             MemcgFault::Storage(full) => full.into(),
         })?;
         // `Memcgs::build` checked the product.
-        let lru = Lru::build(bump, limits.groups * nodes, cpus)?;
+        let sizes = Sizes {
+            groups: limits.groups,
+            nodes,
+            cpus,
+            frames: alloc.span().frames(),
+            batch: config.lru_batch,
+        };
+        let lru = Lru::build(bump, &sizes)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
         Ok(Self {
             alloc,

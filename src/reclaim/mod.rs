@@ -8,8 +8,9 @@
 
 mod entry;
 mod evict;
+mod refault;
 mod scan;
 mod verdict;
 
 pub use entry::{Reclaimed, Stop};
-pub use evict::{Evict, Oom, Release, Unmap, WriteOut};
+pub use evict::{Evict, Evicted, Oom, Release, Unmap, WriteOut};
