@@ -18,63 +18,67 @@
 //! reclaim. README.md has an example and the porting page.
 #![no_std]
 
-/// Numbers that name memory, CPUs and nodes.
+// Numbers that name memory, CPUs and nodes.
 pub mod addr;
 
-/// The lock order.
+// The lock order.
 pub mod rank;
 
-/// What a port must give.
+// What a port must give.
 pub mod platform;
 
-/// Locks, per-CPU data, grace periods.
+// Locks, per-CPU data, grace periods.
 pub mod sync;
 
-/// Memory before there is an allocator.
+// Memory before there is an allocator.
 pub mod boot;
 
-/// Spans of frames, handed out in blocks of orders 0 to 18.
+// Spans of frames, handed out in blocks of orders 0 to 18.
 pub mod zone;
 
-/// Each CPU's cache of free frames.
-mod pageset;
+// Each CPU's cache of free frames.
+pub mod pageset;
 
-/// Nodes, and which zone is asked first.
+// Nodes, and which zone is asked first.
 pub mod node;
 
-/// The page allocator.
+// The page allocator.
 pub mod alloc;
 
-/// A record for each frame that a memcg may own.
+// A record for each frame that a memcg may own.
 mod frame;
 
-/// Groups that frames are charged to.
+// Groups that frames are charged to.
 pub mod memcg;
 
-/// Frames in the order of their use.
+// Frames in the order of their use.
 pub mod lru;
 
-/// The memory manager: all layers together, and the handles that callers hold.
+// The memory manager: all layers together, and the handles that callers hold.
 pub mod mm;
 
-/// Taking frames back under pressure.
+// Taking frames back under pressure.
 pub mod reclaim;
 
-/// The state of an instance as text that existing parsers read.
+// The state of an instance as text that existing parsers read.
 pub mod report;
+
+// Meeting points with other crates, behind optional features.
+pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
+pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
-pub use memcg::MemcgId;
+pub use memcg::{CreateError, MemcgId, RemoveError};
 pub use mm::{
     BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
-    MmInitError, Split, SplitError, SplitIsolated,
+    MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated,
 };
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
-pub use reclaim::{Evict, Evicted, Oom, Release, Unmap, WriteOut};
+pub use reclaim::{Evict, Evicted, Oom, Reclaimed, Release, Stop, Unmap, WriteOut};
 pub use zone::Mobility;
 
 #[cfg(test)]
@@ -91,3 +95,8 @@ mod stepper;
 #[cfg(all(test, loom))]
 #[path = "../tests/common/loom_host.rs"]
 mod loom_host;
+
+/// README's examples are compiled and run with the rest of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

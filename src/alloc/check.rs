@@ -7,6 +7,8 @@ use core::fmt;
 
 use super::PageAllocator;
 use crate::addr::{CpuId, FrameRange, NodeId, Order, Pfn, ZoneKind};
+use crate::pageset::Exchanges;
+use crate::pageset::tune::Limits;
 use crate::platform::{IrqOff, Platform};
 use crate::zone::ZoneFault;
 
@@ -31,6 +33,25 @@ pub struct ZoneCounts {
     pub free_blocks: [u64; Order::COUNT],
 }
 
+/// Numbers of one CPU's pageset of one zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagesetCounts {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The zone's node.
+    pub node: NodeId,
+    /// The zone's kind.
+    pub kind: ZoneKind,
+    /// Frames parked.
+    pub parked: u32,
+    /// The limit now, between `limits.high_min` and `limits.high_max`.
+    pub high: u32,
+    /// What the zone's size allows.
+    pub limits: Limits,
+    /// How often it went to the zone.
+    pub exchanges: Exchanges,
+}
+
 /// What a recount found wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -39,6 +60,10 @@ pub enum CheckError {
     Zone(NodeId, ZoneKind, ZoneFault),
     /// A pageset's count or links are wrong.
     Pageset(CpuId, NodeId, ZoneKind),
+    /// A pageset's limits are not those that follow from what the zone manages.
+    StaleLimits(CpuId, NodeId, ZoneKind),
+    /// A zone's watermarks or reserves are not those that follow from what it manages.
+    StaleMarks(NodeId, ZoneKind),
     /// A frame is parked that is misaligned, of another zone, or marked as given out.
     Parked(CpuId, Pfn, Order),
     /// More frames are free and parked than there are.
@@ -64,6 +89,27 @@ impl<P: Platform> PageAllocator<P> {
             parked: self.parked_in(index),
             free_blocks: zone.free_blocks_by_order(),
         }
+    }
+
+    /// The numbers of every pageset, by zone and then CPU.
+    pub fn pageset_counts(&self) -> impl Iterator<Item = PagesetCounts> {
+        let zones = self.nodes.zones().iter().enumerate();
+        zones.flat_map(|(index, zone)| {
+            let pagesets = self.pagesets.of_zone(index as u8);
+            pagesets.map(|(cpu, pageset)| {
+                let off = IrqOff::<P>::new();
+                let cache = pageset.lock(&off);
+                PagesetCounts {
+                    cpu,
+                    node: zone.node,
+                    kind: zone.kind,
+                    parked: cache.parked(),
+                    high: cache.high(),
+                    limits: cache.limits(),
+                    exchanges: cache.exchanges(),
+                }
+            })
+        })
     }
 
     fn parked_in(&self, index: u8) -> u64 {
@@ -111,6 +157,9 @@ impl<P: Platform> PageAllocator<P> {
                 if !cache.check() {
                     return Err(CheckError::Pageset(cpu, node, kind));
                 }
+                if cache.limits() != self.nodes.fresh_limits(entry, &self.config.tuning) {
+                    return Err(CheckError::StaleLimits(cpu, node, kind));
+                }
                 for (frame, order) in cache.blocks() {
                     let pfn = Pfn(zone.base().0 + u64::from(frame));
                     let sound = pfn.is_aligned(order)
@@ -123,6 +172,11 @@ impl<P: Platform> PageAllocator<P> {
                         return Err(CheckError::Parked(cpu, pfn, order));
                     }
                 }
+            }
+            if entry.watermarks() != self.nodes.fresh_watermarks(entry, &self.config.tuning)
+                || ZoneKind::ALL.map(|kind| entry.reserve(kind)) != self.nodes.fresh_reserves(entry)
+            {
+                return Err(CheckError::StaleMarks(node, kind));
             }
             let counts = self.counts_of(index);
             if counts.free + counts.parked > counts.managed {
@@ -142,6 +196,18 @@ impl fmt::Display for CheckError {
                 "CPU {}'s pageset of node {} zone {kind}: count or links are wrong",
                 cpu.0, node.0
             ),
+            Self::StaleLimits(cpu, node, kind) => write!(
+                f,
+                "CPU {}'s pageset of node {} zone {kind}: limits are stale",
+                cpu.0, node.0
+            ),
+            Self::StaleMarks(node, kind) => {
+                write!(
+                    f,
+                    "node {} zone {kind}: watermarks or reserves are stale",
+                    node.0
+                )
+            }
             Self::Parked(cpu, pfn, order) => write!(
                 f,
                 "CPU {} parks frame {pfn} of order {order}, which is not its to park",

@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::addr::{CpuId, NodeId};
 use crate::boot::{MemoryError, StorageFull};
-use crate::node::{MAX_NODES, ZoneLimits};
+use crate::node::{MAX_NODES, Tuning, ZoneLimits};
 
 /// The most CPUs an instance may have.
 pub const MAX_CPUS: u32 = 8192;
@@ -36,6 +36,8 @@ pub struct Config {
     pub shards: Option<u32>,
     /// Frames that one CPU may park in one zone, at most. Default 4096. Costs 4 bytes a frame, CPU and zone.
     pub pageset_slots: u32,
+    /// Watermarks and pageset limits. Default: as Linux computes them today.
+    pub tuning: Tuning,
     /// Whether to keep the codes (a quarter of a byte a frame) that [`try_from_raw`](super::PageAllocator::try_from_raw)
     /// needs. Default true.
     pub raw_codes: bool,
@@ -51,6 +53,7 @@ impl Default for Config {
             zones: ZoneLimits::default(),
             shards: None,
             pageset_slots: 4096,
+            tuning: Tuning::default(),
             raw_codes: true,
         }
     }
@@ -70,6 +73,10 @@ pub enum InitError {
     Distance(NodeId, NodeId),
     /// More shards than a zone can have, or 0.
     Shards(u32),
+    /// `Tuning::scale_factor` is 0 or above 3000.
+    ScaleFactor(u32),
+    /// `Tuning::fraction` is below 8.
+    Fraction(u32),
     /// A zone would span 2^32 frames or more, which its frame numbers cannot express.
     ZoneTooLarge(NodeId),
     /// The metadata could not be placed.
@@ -95,6 +102,12 @@ impl Config {
             && !(1..=MAX_SHARDS).contains(&shards)
         {
             return Err(InitError::Shards(shards));
+        }
+        if !(1..=3000).contains(&self.tuning.scale_factor) {
+            return Err(InitError::ScaleFactor(self.tuning.scale_factor));
+        }
+        if let Some(fraction @ 0..8) = self.tuning.fraction {
+            return Err(InitError::Fraction(fraction));
         }
         for cpu in 0..self.cpus {
             self.check_node((self.node_of)(CpuId(cpu)))?;
@@ -155,6 +168,15 @@ impl fmt::Display for InitError {
             ),
             Self::Shards(shards) => {
                 write!(f, "{shards} shards: at least 1 and at most {MAX_SHARDS}")
+            }
+            Self::ScaleFactor(factor) => {
+                write!(f, "scale factor {factor}: at least 1 and at most 3000")
+            }
+            Self::Fraction(fraction) => {
+                write!(
+                    f,
+                    "pagesets may hold a part of at most an eighth, not 1/{fraction}"
+                )
             }
             Self::ZoneTooLarge(node) => write!(
                 f,

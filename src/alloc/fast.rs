@@ -5,11 +5,13 @@
 //! Lock ranks: Pageset (tried, or one waited for at a time), Shard.
 //! Used by: everyone who allocates.
 
+use super::place::Place;
+use super::request::Nodes;
 use super::{AllocError, PageAllocator, Pages, Request};
 use crate::addr::{CpuId, Order, Pfn};
 use crate::pageset::ListId;
 use crate::platform::{IrqOff, Platform};
-use crate::zone::{Block, Mobility};
+use crate::zone::Block;
 
 impl<P: Platform> PageAllocator<P> {
     /// Allocates a block from what is free now. Never waits for reclaim, so it may be called in an interrupt.
@@ -18,64 +20,45 @@ impl<P: Platform> PageAllocator<P> {
     /// [`AllocError`].
     #[inline]
     pub fn try_alloc(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
-        let off = IrqOff::<P>::new();
-        let cpu = off.cpu();
-        if let super::request::Nodes::Local = request.nodes
-            && let Some(list) = ListId::new(request.order, request.mobility)
-            && let Some(zone) = self.nodes.first_zone(cpu, request.highest())
-            && let Some(pageset) = self.pagesets.of(cpu, zone)
-            && let Some(mut cache) = pageset.try_lock(&off)
-            && let Some(frame) = cache.pop(list)
+        if request.is_local()
+            && let Some(pages) = self.alloc_parked(request)
         {
-            return Ok(self.pages(zone, frame, request));
+            return Ok(pages);
         }
-        self.alloc_from_zones(request, cpu, &off)
+        self.alloc_from_zones(request)
     }
 
+    /// The fast way: what the CPU's pageset of the first zone has on top.
     #[inline]
-    fn pages(&self, zone: u8, frame: u32, request: Request) -> Pages<'_, P> {
-        Pages {
+    fn alloc_parked(&self, request: Request) -> Option<Pages<'_, P>> {
+        let off = IrqOff::<P>::new();
+        let first = self.nodes.first(off.cpu(), request.highest())?;
+        let mut cache = self.pagesets.at(first.pageset)?.try_lock(&off)?;
+        let frame = cache.pop(request.sort().list(), request.sort().frames())?;
+        Some(Pages {
             allocator: self,
-            frame,
-            zone,
-            order: request.order,
-            mobility: request.mobility,
-        }
+            place: Place::new(first.zone, frame, request.sort()),
+        })
     }
 
     /// Asks every zone that may serve; if none has a block, empties the pagesets of all CPUs and asks again.
     #[cold]
-    fn alloc_from_zones(
-        &self,
-        request: Request,
-        cpu: CpuId,
-        off: &IrqOff<P>,
-    ) -> Result<Pages<'_, P>, AllocError> {
-        use super::request::Nodes;
+    fn alloc_from_zones(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
         request.check()?;
-        let node = match request.nodes {
+        let off = &IrqOff::<P>::new();
+        let cpu = off.cpu();
+        let node = match request.nodes() {
             Nodes::Local => self.nodes.node_of_cpu(cpu),
             Nodes::Prefer(node) | Nodes::Only(node) => node,
         };
-        let only = matches!(request.nodes, Nodes::Only(_));
+        let order = request.order();
+        let only = matches!(request.nodes(), Nodes::Only(_));
         let in_scope = |zone: &u8| !only || self.nodes.zones()[usize::from(*zone)].node == node;
         let zones = self
             .nodes
             .zonelist(node, request.highest())
             .ok_or(AllocError::NoSuchNode(node))?
             .filter(in_scope);
-        let first = zones
-            .clone()
-            .next()
-            .ok_or(AllocError::NoSuchZone(request.highest()))?;
-        let fits = |zone: u8| {
-            let span = self.nodes.zone(zone).span();
-            span.blocks(request.order)
-                .any(|(_, order)| order == request.order)
-        };
-        if request.order > Order::PAGEBLOCK && !zones.clone().any(fits) {
-            return Err(AllocError::TooLarge(request.order));
-        }
         let ask = || {
             zones
                 .clone()
@@ -83,6 +66,17 @@ impl<P: Platform> PageAllocator<P> {
         };
         if let Some(pages) = ask() {
             return Ok(pages);
+        }
+        let first = zones
+            .clone()
+            .next()
+            .ok_or(AllocError::NoSuchZone(request.highest()))?;
+        let fits = |zone: u8| {
+            let span = self.nodes.zone(zone).span();
+            span.blocks(order).any(|(_, fits)| fits == order)
+        };
+        if order > Order::PAGEBLOCK && !zones.clone().any(fits) {
+            return Err(AllocError::TooLarge(order));
         }
         // Frames may be parked by CPUs that do not need them: no request fails while they are.
         self.drain_zones(zones.clone(), off);
@@ -103,58 +97,81 @@ impl<P: Platform> PageAllocator<P> {
         cpu: CpuId,
         off: &IrqOff<P>,
     ) -> Option<Pages<'_, P>> {
-        let zone = self.nodes.zone(index);
+        let entry = &self.nodes.zones()[usize::from(index)];
+        let zone = &entry.zone;
         let home = zone.home_shard(cpu);
-        if let Some(list) = ListId::new(request.order, request.mobility)
+        let (list, order) = (request.sort().list(), request.order());
+        let pages = |frame: u32| Pages {
+            allocator: self,
+            place: Place::new(index, frame, request.sort()),
+        };
+        if list != ListId::NONE
             && let Some(pageset) = self.pagesets.of(cpu, index)
             && let Some(mut cache) = pageset.try_lock(off)
-            && let Some(frame) = cache.refill(list, zone, home, off)
+            && let Some(frame) = cache.refill(list, order, zone, home, entry.pressure(), off)
         {
-            return Some(self.pages(index, frame, request));
+            return Some(pages(frame));
         }
-        let block = zone.take(request.order, request.mobility, home, off)?;
+        let block = zone.take(order, request.kind(), home, off)?;
         let (pfn, _) = block.into_parts();
-        let frame = (pfn.0 - zone.base().0) as u32;
-        Some(self.pages(index, frame, request))
+        Some(pages((pfn.0 - zone.base().0) as u32))
     }
 
     /// Frees a block that the caller owns.
     #[inline]
-    pub(super) fn free(&self, zone: u8, frame: u32, order: Order, mobility: Mobility) {
-        let off = IrqOff::<P>::new();
-        if let Some(list) = ListId::new(order, mobility)
-            && let Some(pageset) = self.pagesets.of(off.cpu(), zone)
-            && let Some(mut cache) = pageset.try_lock(&off)
-        {
-            if cache.push(list, frame) {
-                return;
-            }
-            drop(cache);
+    pub(super) fn free(&self, place: Place) {
+        if self.free_parked(place).is_none() {
+            self.free_with_work(place);
         }
-        self.free_with_work(zone, frame, order, mobility, &off);
+    }
+
+    /// The fast way: onto the top of the CPU's pageset. `None` if that takes more.
+    #[inline]
+    fn free_parked(&self, place: Place) -> Option<()> {
+        let off = IrqOff::<P>::new();
+        let mut cache = self.pagesets.of(off.cpu(), place.zone())?.try_lock(&off)?;
+        cache.push(place.sort().list(), place.frame()).then_some(())
     }
 
     /// [`free`](Self::free) with a trim, or past the pageset.
     #[cold]
-    fn free_with_work(
-        &self,
-        index: u8,
-        frame: u32,
-        order: Order,
-        mobility: Mobility,
-        off: &IrqOff<P>,
-    ) {
-        let zone = self.nodes.zone(index);
-        if let Some(list) = ListId::new(order, mobility)
-            && let Some(pageset) = self.pagesets.of(off.cpu(), index)
-            && let Some(mut cache) = pageset.try_lock(off)
-            && cache.push_and_trim(list, frame, zone, off)
-        {
+    fn free_with_work(&self, place: Place) {
+        let (index, frame) = (place.zone(), place.frame());
+        let (order, list) = (place.sort().order(), place.sort().list());
+        let entry = &self.nodes.zones()[usize::from(index)];
+        let zone = &entry.zone;
+        let mut off = IrqOff::<P>::new();
+        let cpu = off.cpu();
+        let pageset = self.pagesets.of(cpu, index);
+        let parked = pageset.and_then(|pageset| {
+            let mut cache = pageset.try_lock(&off)?;
+            let trim = cache.push_growing(list, order, frame, entry.pressure(), zone, &off)?;
+            let batch = cache.limits().batch;
+            if trim > 0 {
+                cache.trim(list, trim.min(batch), zone, &off);
+            }
+            Some((pageset, trim.saturating_sub(batch), batch))
+        });
+        let Some((pageset, mut trim, batch)) = parked else {
+            let pfn = Pfn(zone.base().0 + u64::from(frame));
+            let given = zone.give(Block::new(pfn, order), &off);
+            // Only a corrupted zone refuses; it counts the fault, and the frames stay out.
+            debug_assert_eq!(given, Ok(()), "{pfn} of order {order}");
             return;
+        };
+        // A batch per hold, with interrupts let in between: they may free here, or another CPU may drain what is left.
+        while trim > 0 {
+            drop(off);
+            off = IrqOff::new();
+            if off.cpu() != cpu {
+                return;
+            }
+            let Some(mut cache) = pageset.try_lock(&off) else {
+                return;
+            };
+            let step = trim.min(batch);
+            cache.trim(list, step, zone, &off);
+            trim -= step;
         }
-        let pfn = Pfn(zone.base().0 + u64::from(frame));
-        let given = zone.give(Block::new(pfn, order), off);
-        // Only a corrupted zone refuses; it counts the fault, and the frames stay out.
-        debug_assert_eq!(given, Ok(()), "{pfn} of order {order}");
     }
 }

@@ -11,6 +11,7 @@ mod codes;
 mod config;
 mod fast;
 mod pages;
+mod place;
 mod raw;
 mod request;
 
@@ -19,22 +20,16 @@ use core::fmt;
 use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, Memory};
 use crate::node::{Nodes, Shape};
-use crate::pageset::{Limits, Pagesets};
+use crate::pageset::Pagesets;
 use crate::platform::{IrqOff, Platform};
 use crate::zone::{Mobility, Zone};
 
-pub use check::{CheckError, ZoneCounts};
+pub use check::{CheckError, PagesetCounts, ZoneCounts};
 use codes::Codes;
 pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
 pub use pages::Pages;
 pub use request::{AllocError, Request};
-
-/// Linux's limits for a zone of 688 MiB or more, until those of each zone are computed.
-const LIMITS: Limits = Limits {
-    batch: 63,
-    high: 378,
-};
 
 /// Hands out the frames of one machine, or of one guest.
 pub struct PageAllocator<P: Platform> {
@@ -107,10 +102,32 @@ impl<P: Platform> PageAllocator<P> {
     pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>) {
         let refused = self.nodes.populate(map, &self.config.zones);
         debug_assert_eq!(refused, 0, "frames in pageblocks with too many holes");
-        let off = IrqOff::new();
-        for zone in 0..self.nodes.zones().len() as u8 {
-            for (_, pageset) in self.pagesets.of_zone(zone) {
-                pageset.lock(&off).set_limits(LIMITS);
+        self.recompute();
+    }
+
+    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all.
+    /// Returns how many pagesets got new limits.
+    pub(crate) fn recompute(&self) -> u32 {
+        self.nodes.recompute(&self.config.tuning);
+        let mut changed = 0;
+        for (index, zone) in self.nodes.zones().iter().enumerate() {
+            let limits = self.nodes.fresh_limits(zone, &self.config.tuning);
+            for (_, pageset) in self.pagesets.of_zone(index as u8) {
+                let off = IrqOff::new();
+                changed += u32::from(pageset.lock(&off).set_limits(limits));
+            }
+        }
+        changed
+    }
+
+    /// A tick of the calling CPU's housekeeping, about once a second: pagesets that were quiet give frames back.
+    pub fn tick(&self) {
+        for (index, zone) in self.nodes.zones().iter().enumerate() {
+            let off = IrqOff::new();
+            if let Some(pageset) = self.pagesets.of(off.cpu(), index as u8)
+                && let Some(mut cache) = pageset.try_lock(&off)
+            {
+                cache.decay(&zone.zone, &off);
             }
         }
     }

@@ -217,11 +217,9 @@ impl<P: Platform> View<'_, P> {
         age.map_or(0, |age| age.load(Relaxed))
     }
 
-    /// What is to be remembered of a folio of `frames` base frames that reclaim of the group in `slot` takes.
-    pub(crate) fn shadow(self, slot: Slot, node: NodeId, frames: u64, workingset: bool) -> Shadow {
-        let lruvec = self.memcgs.lruvec_of(slot, u32::from(node.0));
-        // A group that ended meanwhile: its shadow will not be recognised.
-        let id = self.memcgs.id_of(slot).unwrap_or(MemcgId::ROOT);
+    /// What is to be remembered of a folio of `frames` base frames that reclaim of the group takes.
+    pub(crate) fn shadow(self, id: MemcgId, node: NodeId, frames: u64, workingset: bool) -> Shadow {
+        let lruvec = self.memcgs.lruvec_of(id.slot, u32::from(node.0));
         // Read before this eviction's own step.
         let shadow = self
             .lru

@@ -127,8 +127,10 @@ impl Group {
         (life == Life::Live).then_some(MemcgId { slot, generation })
     }
 
-    fn is_used(&self) -> bool {
-        unpack(self.life.load(Ordering::Acquire)).1 != Life::Free
+    /// Whether the slot is still the group that `generation` names, living or on its way out.
+    fn is_still(&self, generation: u32) -> bool {
+        let (now, life) = unpack(self.life.load(Ordering::Acquire));
+        now == generation && life != Life::Free
     }
 }
 
@@ -217,32 +219,51 @@ impl<P: Platform> Memcgs<P> {
         tree.used -= 1;
     }
 
-    /// The group after `slot` in a walk over `root` and everything below it, parents first.
-    /// Ends early if `slot` left the tree meanwhile.
-    pub(crate) fn next_in_subtree(&self, root: Slot, slot: Slot, off: &IrqOff<P>) -> Option<Slot> {
+    /// The group after `at` in a walk over `root` and everything below it, parents first.
+    /// Ends early if `at` left the tree meanwhile, whoever has its slot now.
+    pub(crate) fn next_in_subtree(
+        &self,
+        root: MemcgId,
+        at: MemcgId,
+        off: &IrqOff<P>,
+    ) -> Option<MemcgId> {
         let _tree = self.tree.lock(off);
-        let group = self
-            .groups
-            .get(slot as usize)
-            .filter(|group| group.is_used())?;
-        let child = group.first_child.load(Ordering::Relaxed);
+        let named = |slot: Slot| {
+            let group = self.groups.get(slot as usize)?;
+            let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
+            Some(MemcgId { slot, generation })
+        };
+        // While a group is in the tree, so is all that is above it: nobody else has the root's slot.
+        let child = self.still(at)?.first_child.load(Ordering::Relaxed);
         if child != NONE {
-            return Some(child);
+            return named(child);
         }
-        let mut at = slot;
+        let mut at = at.slot;
         // Climbs at most the depth of the tree.
         for _ in 0..=self.deepest {
-            if at == root {
+            if at == root.slot {
                 return None;
             }
             let group = self.groups.get(at as usize)?;
             let sibling = group.next_sibling.load(Ordering::Relaxed);
             if sibling != NONE {
-                return Some(sibling);
+                return named(sibling);
             }
             at = group.parent.load(Ordering::Relaxed);
         }
         None
+    }
+
+    /// The group, unless it has left the tree.
+    fn still(&self, id: MemcgId) -> Option<&Group> {
+        let group = self.groups.get(id.slot as usize)?;
+        group.is_still(id.generation).then_some(group)
+    }
+
+    /// Runs `action` unless the group has left the tree. Nobody else gets its slot, and so its lruvecs, meanwhile.
+    pub(crate) fn while_still<T>(&self, id: MemcgId, action: impl FnOnce() -> T) -> Option<T> {
+        let _pin = self.epoch.pin();
+        self.still(id).map(|_| action())
     }
 
     /// Groups that exist, dying ones included.

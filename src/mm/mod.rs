@@ -1,7 +1,7 @@
 //! The memory manager: every layer below, owned together, and the handles that callers hold.
 //!
 //! Owns: [`Mm`]; [`Folio`], a counted reference to charged frames; [`Isolated`], a folio off its list; `check()`.
-//! Invariants: a frame is in one state at a time: free (in the allocator), [`Pages`](crate::Pages), or a folio. A folio
+//! Invariants: a frame is in one state at a time: free (in the allocator), [`Pages`], or a folio. A folio
 //! is charged from `charge_to` until its last reference is dropped, and then leaves its list, its group and returns to the allocator, in that order.
 //! Lock ranks: none of its own. Used by: kernels; reclaim adds what needs the eviction hooks.
 

@@ -4,119 +4,120 @@
 //! Lock ranks: none; its owner stands under one. Used by: [`Cache`](super::Cache).
 //!
 //! A linked list through the frames' records would touch a cold line per frame and let a wild write break it; one
-//! array per list would need room for every list's worst case. A chunk holds 63 numbers: Linux's batch.
+//! array per list would need room for every list's worst case. A chunk is 64 words, four cache lines: its links, and
+//! 63 frame numbers, which is Linux's batch. A list's place in the pool is one number, the top frame's, and the words
+//! that hold links are those whose place is a multiple of 64: so "nothing here" and "chunk full" are each one test.
 
 use crate::boot::{Bump, StorageFull};
+use crate::zone::Sink;
 
-/// Frame numbers per chunk, so that a chunk with its links fills four cache lines.
+/// Frame numbers per chunk.
 pub(crate) const CHUNK_FRAMES: usize = 63;
+/// Words per chunk: its links, and its frame numbers.
+const WORDS: u32 = 64;
+
+/// Number of lists. The last is never filled: it stands for blocks that are not cached.
+pub(super) const LISTS: usize = 16;
 
 /// No chunk.
 const NONE: u16 = u16::MAX;
+/// The top of a list without chunks: a multiple of 64 beyond every pool.
+const NOWHERE: u32 = 0u32.wrapping_sub(WORDS);
 
-#[derive(Debug)]
-#[repr(align(64))]
-struct Chunk {
-    /// The chunk below (colder), [`NONE`] at the bottom. For a spare chunk, the next spare one.
+/// The chunks on both sides of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Links {
+    /// Colder; for a spare chunk the next spare one.
     below: u16,
-    /// The chunk above (hotter), [`NONE`] at the top.
+    /// Hotter.
     above: u16,
-    frames: [u32; CHUNK_FRAMES],
 }
 
-#[derive(Clone, Copy, Debug)]
-struct List {
-    top: u16,
-    bottom: u16,
-    /// Frames in the top chunk. Zero if there is none, or if the next pop moves down.
-    len: u8,
-    /// Frames in the bottom chunk, if that is not the top one.
-    bottom_len: u8,
-}
-
-/// `LISTS` stacks.
+/// [`LISTS`] stacks.
 #[derive(Debug)]
-pub(super) struct Chunks<const LISTS: usize> {
-    lists: [List; LISTS],
+pub(super) struct Chunks {
+    pool: &'static mut [u32],
+    /// Of each list the place of its top frame, or of its top chunk's links if that chunk is empty.
+    tops: [u32; LISTS],
+    /// Of each list the bottom chunk.
+    bottoms: [u16; LISTS],
+    /// Of each list the frames in the bottom chunk, if that is not the top one too.
+    bottom_lens: [u8; LISTS],
     spare: u16,
-    pool: &'static mut [Chunk],
 }
 
-impl<const LISTS: usize> Chunks<LISTS> {
+impl Chunks {
     /// Empty stacks with a pool of at least `slots` frame numbers.
     pub(super) fn build(bump: &mut Bump<'_>, slots: u32) -> Result<Self, StorageFull> {
         let count = (slots as usize)
             .div_ceil(CHUNK_FRAMES)
             .min(usize::from(NONE));
-        let pool = bump.slots_mut(count, |i| Chunk {
-            below: if i + 1 == count { NONE } else { i as u16 + 1 },
-            above: NONE,
-            frames: [0; CHUNK_FRAMES],
-        })?;
-        Ok(Self {
-            lists: [List {
-                top: NONE,
-                bottom: NONE,
-                len: 0,
-                bottom_len: 0,
-            }; LISTS],
-            spare: if pool.is_empty() { NONE } else { 0 },
+        let pool = bump.slots_mut(count * WORDS as usize, |_| 0)?;
+        let mut chunks = Self {
             pool,
-        })
+            tops: [NOWHERE; LISTS],
+            bottoms: [NONE; LISTS],
+            bottom_lens: [0; LISTS],
+            spare: NONE,
+        };
+        // In the end the first chunk is the first to be used.
+        for chunk in (0..chunks.pool.len() / WORDS as usize).rev() {
+            chunks.put_spare(chunk as u16);
+        }
+        Ok(chunks)
     }
 
     /// Frame numbers that the pool has room for.
     pub(super) fn capacity(&self) -> u32 {
-        (self.pool.len() * CHUNK_FRAMES) as u32
+        (self.pool.len() / WORDS as usize * CHUNK_FRAMES) as u32
     }
 
+    /// Takes the top frame of the top chunk. `None` if that has none, though others may.
     #[inline]
     pub(super) fn pop(&mut self, list: usize) -> Option<u32> {
-        let state = &mut self.lists[list];
-        if state.len == 0 {
-            return self.pop_below(list);
+        let top = &mut self.tops[list % LISTS];
+        if top.is_multiple_of(WORDS) {
+            return None;
         }
-        let at = state.len - 1;
-        // NONE is beyond the pool.
-        let frame = *self
-            .pool
-            .get(usize::from(state.top))?
-            .frames
-            .get(usize::from(at))?;
-        state.len = at;
+        let frame = *self.pool.get(*top as usize)?;
+        *top -= 1;
         Some(frame)
     }
 
     /// Puts `frame` on top if there is room in the top chunk.
     #[inline]
     pub(super) fn push(&mut self, list: usize, frame: u32) -> bool {
-        let state = &mut self.lists[list];
-        let Some(chunk) = self.pool.get_mut(usize::from(state.top)) else {
+        let top = &mut self.tops[list % LISTS];
+        let next = *top as usize + 1;
+        if next.is_multiple_of(WORDS as usize) {
             return false;
-        };
-        let Some(slot) = chunk.frames.get_mut(usize::from(state.len)) else {
+        }
+        // Beyond the pool if the list has no chunk.
+        let Some(slot) = self.pool.get_mut(next) else {
             return false;
         };
         *slot = frame;
-        state.len += 1;
+        *top = next as u32;
         true
     }
 
-    /// [`pop`](Self::pop) when the top chunk is empty: drops it and moves to the one below.
-    #[cold]
-    fn pop_below(&mut self, list: usize) -> Option<u32> {
-        let state = self.lists[list];
-        let below = self.pool.get(usize::from(state.top))?.below;
+    /// [`pop`](Self::pop) that moves to the chunk below if the top one is empty.
+    pub(super) fn pop_below(&mut self, list: usize) -> Option<u32> {
+        if let Some(frame) = self.pop(list) {
+            return Some(frame);
+        }
+        let top = self.top(list)?;
+        let below = self.links(top).below;
         if below == NONE {
             return None;
         }
-        self.release(list, state.top);
-        let state = &mut self.lists[list];
-        state.len = if state.top == state.bottom {
-            state.bottom_len
-        } else {
-            CHUNK_FRAMES as u8
-        };
+        self.release(list, top);
+        self.tops[list] = first_word(below)
+            + if below == self.bottoms[list] {
+                u32::from(self.bottom_lens[list])
+            } else {
+                CHUNK_FRAMES as u32
+            };
         self.pop(list)
     }
 
@@ -125,53 +126,38 @@ impl<const LISTS: usize> Chunks<LISTS> {
         if self.push(list, frame) {
             return true;
         }
+        if list == LISTS - 1 {
+            return false;
+        }
         let Some(new) = self.take_spare() else {
             return false;
         };
-        let state = &mut self.lists[list];
-        self.pool[usize::from(new)].below = state.top;
-        match self.pool.get_mut(usize::from(state.top)) {
-            Some(old) => old.above = new,
-            None => state.bottom = new,
+        match self.top(list) {
+            Some(top) => {
+                self.set_links(new, top, NONE);
+                let below = self.links(top).below;
+                self.set_links(top, below, new);
+                if top == self.bottoms[list] {
+                    self.bottom_lens[list] = CHUNK_FRAMES as u8;
+                }
+            }
+            None => self.bottoms[list] = new,
         }
-        if state.top == state.bottom {
-            state.bottom_len = state.len;
-        }
-        state.top = new;
-        state.len = 0;
+        self.tops[list] = first_word(new);
         self.push(list, frame)
     }
 
-    /// Lets `fill` write up to `count` frame numbers into a chunk at the bottom of a list whose chunks are all
-    /// full or that is empty. `fill` returns how many it wrote, lowest first; they will leave the list in that order.
-    /// `None` if there is no chunk.
-    pub(super) fn fill(
-        &mut self,
-        list: usize,
-        count: usize,
-        fill: impl FnOnce(&mut [u32]) -> usize,
-    ) -> Option<usize> {
-        let state = &mut self.lists[list];
-        let reuse = state.len == 0 && state.top != NONE && state.top == state.bottom;
-        let chunk = if reuse { state.top } else { self.take_spare()? };
-        let out = &mut self.pool[usize::from(chunk)].frames[..count.min(CHUNK_FRAMES)];
-        let limit = out.len();
-        let got = fill(out).min(limit);
-        out[..got].reverse();
-        let state = &mut self.lists[list];
-        if reuse || state.top == NONE {
-            state.top = chunk;
-            state.bottom = chunk;
-            state.len = got as u8;
-        } else if got == 0 {
-            self.put_spare(chunk);
-        } else {
-            self.pool[usize::from(state.bottom)].below = chunk;
-            self.pool[usize::from(chunk)].above = state.bottom;
-            state.bottom = chunk;
-            state.bottom_len = got as u8;
+    /// Starts to refill a list that has no frames with up to `wanted` of them.
+    pub(super) fn refill(&mut self, list: usize, wanted: usize) -> Refill<'_> {
+        debug_assert_eq!(self.frames(list).next(), None);
+        Refill {
+            chunks: self,
+            list,
+            wanted,
+            chunk: None,
+            len: 0,
+            total: 0,
         }
-        Some(got)
     }
 
     /// Gives up to `count` of the coldest frames of one chunk to `take`, which may sort them. Returns how many.
@@ -181,116 +167,235 @@ impl<const LISTS: usize> Chunks<LISTS> {
         count: usize,
         take: impl FnOnce(&mut [u32]),
     ) -> usize {
-        let state = self.lists[list];
-        let Some(chunk) = self.pool.get_mut(usize::from(state.bottom)) else {
+        let Some(top) = self.top(list) else {
             return 0;
         };
-        let len = usize::from(if state.top == state.bottom {
-            state.len
-        } else {
-            state.bottom_len
-        });
+        let bottom = self.bottoms[list];
+        let len = self.len_of(list, bottom);
         let given = count.min(len);
+        let frames = self.frames_of(bottom, len);
         if given > 0 {
-            take(&mut chunk.frames[..given]);
+            take(&mut frames[..given]);
         }
-        if given == len {
-            self.release(list, state.bottom);
-            let left = &mut self.lists[list];
-            // The chunk above was full, or is the top one, whose length stands in `len`.
-            left.bottom_len = CHUNK_FRAMES as u8;
-            if left.top == NONE {
-                left.len = 0;
+        if given < len {
+            frames.copy_within(given.., 0);
+            if bottom == top {
+                self.tops[list] -= given as u32;
+            } else {
+                self.bottom_lens[list] -= given as u8;
             }
             return given;
         }
-        chunk.frames.copy_within(given..len, 0);
-        let state = &mut self.lists[list];
-        let left = (len - given) as u8;
-        if state.top == state.bottom {
-            state.len = left;
+        self.release(list, bottom);
+        if bottom == top {
+            self.tops[list] = NOWHERE;
         } else {
-            state.bottom_len = left;
+            // The chunk above was full, or is the top one, whose length `tops` tells.
+            self.bottom_lens[list] = CHUNK_FRAMES as u8;
         }
         given
     }
 
     /// Frames on a list, hottest first.
     pub(super) fn frames(&self, list: usize) -> impl Iterator<Item = u32> {
-        let state = self.lists[list];
-        self.chain(state.top).flat_map(move |(index, chunk)| {
-            let len = if index == state.top {
-                usize::from(state.len)
-            } else if index == state.bottom {
-                usize::from(state.bottom_len)
-            } else {
-                CHUNK_FRAMES
-            };
-            chunk.frames[..len].iter().rev().copied()
+        let top = self.top(list).unwrap_or(NONE);
+        self.chain(top).flat_map(move |chunk| {
+            let from = first_word(chunk) as usize + 1;
+            let len = self.len_of(list, chunk);
+            self.pool[from..from + len].iter().rev().copied()
         })
     }
 
     /// Whether the links are whole and every chunk is in one list or spare.
     pub(super) fn check(&self) -> bool {
-        let links_agree = |list: &List| {
+        let links_agree = |list: usize| {
             let mut above = NONE;
-            self.chain(list.top).all(|(index, chunk)| {
-                let agrees = chunk.above == above;
-                above = index;
+            self.chain(self.top(list).unwrap_or(NONE)).all(|chunk| {
+                let agrees = self.links(chunk).above == above;
+                above = chunk;
                 agrees
-            }) && above == list.bottom
+            }) && above == self.bottoms[list]
         };
-        let listed: usize = self
-            .lists
-            .iter()
-            .map(|list| self.chain(list.top).count())
-            .sum();
-        self.lists.iter().all(links_agree)
-            && listed + self.chain(self.spare).count() == self.pool.len()
+        let tops = (0..LISTS).filter_map(|list| self.top(list));
+        let listed: usize = tops.map(|top| self.chain(top).count()).sum();
+        (0..LISTS).all(links_agree)
+            && self.top(LISTS - 1).is_none()
+            && listed + self.chain(self.spare).count() == self.pool.len() / WORDS as usize
     }
 
-    /// The chunks from `index` down. Ends after as many as there are, even if the links go round.
-    fn chain(&self, index: u16) -> impl Iterator<Item = (u16, &Chunk)> {
-        let mut next = index;
+    /// The chunks from `chunk` down. Ends after as many as there are, even if the links go round.
+    fn chain(&self, chunk: u16) -> impl Iterator<Item = u16> {
+        let mut next = chunk;
         core::iter::from_fn(move || {
-            let index = next;
-            let chunk = self.pool.get(usize::from(index))?;
-            next = chunk.below;
-            Some((index, chunk))
+            let chunk = next;
+            if chunk == NONE {
+                return None;
+            }
+            next = self.links(chunk).below;
+            Some(chunk)
         })
-        .take(self.pool.len())
+        .take(self.pool.len() / WORDS as usize)
     }
 
-    /// Unlinks a list's top or bottom chunk.
-    fn release(&mut self, list: usize, chunk: u16) {
-        let Chunk { below, above, .. } = self.pool[usize::from(chunk)];
-        let state = &mut self.lists[list];
-        match self.pool.get_mut(usize::from(below)) {
-            Some(lower) => lower.above = above,
-            None => state.bottom = above,
+    fn top(&self, list: usize) -> Option<u16> {
+        let top = self.tops[list];
+        (top != NOWHERE).then_some((top / WORDS) as u16)
+    }
+
+    /// Frames in one of a list's chunks.
+    fn len_of(&self, list: usize, chunk: u16) -> usize {
+        if Some(chunk) == self.top(list) {
+            (self.tops[list] % WORDS) as usize
+        } else if chunk == self.bottoms[list] {
+            usize::from(self.bottom_lens[list])
+        } else {
+            CHUNK_FRAMES
         }
-        match self.pool.get_mut(usize::from(above)) {
-            Some(upper) => upper.below = below,
-            None => state.top = below,
+    }
+
+    fn frames_of(&mut self, chunk: u16, len: usize) -> &mut [u32] {
+        let from = first_word(chunk) as usize + 1;
+        &mut self.pool[from..from + len]
+    }
+
+    fn links(&self, chunk: u16) -> Links {
+        let word = self.pool[first_word(chunk) as usize];
+        Links {
+            below: word as u16,
+            above: (word >> 16) as u16,
+        }
+    }
+
+    fn set_links(&mut self, chunk: u16, below: u16, above: u16) {
+        self.pool[first_word(chunk) as usize] = u32::from(below) | u32::from(above) << 16;
+    }
+
+    /// Unlinks a list's top or bottom chunk. The caller says where the top is then.
+    fn release(&mut self, list: usize, chunk: u16) {
+        let Links { below, above } = self.links(chunk);
+        if below != NONE {
+            let lower = self.links(below).below;
+            self.set_links(below, lower, above);
+        } else {
+            self.bottoms[list] = above;
+        }
+        if above != NONE {
+            let upper = self.links(above).above;
+            self.set_links(above, below, upper);
         }
         self.put_spare(chunk);
     }
 
     fn take_spare(&mut self) -> Option<u16> {
-        let index = self.spare;
-        let chunk = self.pool.get_mut(usize::from(index))?;
-        self.spare = chunk.below;
-        chunk.below = NONE;
-        chunk.above = NONE;
-        Some(index)
+        let chunk = self.spare;
+        if chunk == NONE {
+            return None;
+        }
+        self.spare = self.links(chunk).below;
+        self.set_links(chunk, NONE, NONE);
+        Some(chunk)
     }
 
-    fn put_spare(&mut self, index: u16) {
-        let chunk = &mut self.pool[usize::from(index)];
-        chunk.below = self.spare;
-        chunk.above = NONE;
-        self.spare = index;
+    fn put_spare(&mut self, chunk: u16) {
+        let next = self.spare;
+        self.set_links(chunk, next, NONE);
+        self.spare = chunk;
     }
+}
+
+/// A list that is being refilled, chunk by chunk, each below the one before. The frames will leave in the order in which
+/// they come.
+#[derive(Debug)]
+pub(super) struct Refill<'a> {
+    chunks: &'a mut Chunks,
+    list: usize,
+    /// Frames still to come.
+    wanted: usize,
+    /// The chunk that is being filled, in the list at its bottom already.
+    chunk: Option<u16>,
+    /// Frames in it.
+    len: usize,
+    /// Frames that came.
+    total: usize,
+}
+
+impl Refill<'_> {
+    /// Ends it, and returns how many frames came.
+    pub(super) fn finish(mut self) -> usize {
+        self.close();
+        self.total
+    }
+
+    /// Puts an empty chunk at the bottom.
+    fn open(&mut self) -> Option<u16> {
+        let list = self.list;
+        let chunks = &mut *self.chunks;
+        let top = chunks.top(list);
+        if let Some(top) = top.filter(|_| chunks.tops[list].is_multiple_of(WORDS)) {
+            // The empty chunk that the last pop left.
+            return Some(top);
+        }
+        let chunk = chunks.take_spare()?;
+        if top.is_none() {
+            chunks.tops[list] = first_word(chunk);
+        } else {
+            let bottom = chunks.bottoms[list];
+            let above = chunks.links(bottom).above;
+            chunks.set_links(bottom, chunk, above);
+            chunks.set_links(chunk, NONE, bottom);
+        }
+        chunks.bottoms[list] = chunk;
+        chunks.bottom_lens[list] = 0;
+        Some(chunk)
+    }
+
+    /// Finishes the chunk that is being filled.
+    fn close(&mut self) {
+        let Some(chunk) = self.chunk.take() else {
+            return;
+        };
+        let len = core::mem::take(&mut self.len);
+        // The top of a stack leaves first.
+        self.chunks.frames_of(chunk, len).reverse();
+        if self.chunks.top(self.list) == Some(chunk) {
+            self.chunks.tops[self.list] = first_word(chunk) + len as u32;
+        } else if len == 0 {
+            self.chunks.release(self.list, chunk);
+            self.chunks.bottom_lens[self.list] = CHUNK_FRAMES as u8;
+        } else {
+            self.chunks.bottom_lens[self.list] = len as u8;
+        }
+    }
+}
+
+impl Sink for Refill<'_> {
+    fn room(&mut self) -> &mut [u32] {
+        if self.len == CHUNK_FRAMES {
+            self.close();
+        }
+        if self.wanted == 0 {
+            return &mut [];
+        }
+        if self.chunk.is_none() {
+            self.chunk = self.open();
+        }
+        let Some(chunk) = self.chunk else {
+            return &mut [];
+        };
+        let end = CHUNK_FRAMES.min(self.len + self.wanted);
+        &mut self.chunks.frames_of(chunk, end)[self.len..]
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.len += count;
+        self.wanted -= count;
+        self.total += count;
+    }
+}
+
+/// Place of a chunk's links.
+const fn first_word(chunk: u16) -> u32 {
+    chunk as u32 * WORDS
 }
 
 #[cfg(all(test, not(loom)))]
@@ -302,7 +407,7 @@ mod tests {
 
     /// `lists` stacks as vectors, coldest first.
     struct Model {
-        chunks: Chunks<3>,
+        chunks: Chunks,
         lists: [Vec<u32>; 3],
     }
 
@@ -346,7 +451,7 @@ mod tests {
                     let held: usize = model.lists.iter().map(Vec::len).sum();
                     assert!(room || held > 1000 - 3 * CHUNK_FRAMES * 2);
                 }
-                3..6 => assert_eq!(model.chunks.pop(i), model.lists[i].pop()),
+                3..6 => assert_eq!(model.chunks.pop_below(i), model.lists[i].pop()),
                 6 => {
                     let count = random(100) as usize;
                     let mut cold = Vec::new();
@@ -358,20 +463,10 @@ mod tests {
                     assert!(given > 0 || count == 0 || model.lists[i].is_empty());
                 }
                 _ if model.lists[i].is_empty() => {
-                    // A refill: full chunks, then a partial one.
-                    let mut next = step << 8;
-                    for want in [CHUNK_FRAMES, random(63) as usize] {
-                        let got = model.chunks.fill(i, want, |out| {
-                            out.iter_mut().for_each(|slot| {
-                                *slot = next;
-                                next += 1;
-                            });
-                            out.len()
-                        });
-                        let Some(got) = got else { break };
-                        let filled = next - got as u32..next;
-                        model.lists[i].splice(0..0, filled.rev());
-                    }
+                    let wanted = random(200) as usize;
+                    let got = refill(&mut model.chunks, i, wanted, step << 8);
+                    assert!(got <= wanted);
+                    model.lists[i].extend((0..got as u32).rev().map(|n| (step << 8) + n));
                 }
                 _ => {}
             }
@@ -382,27 +477,39 @@ mod tests {
         model.compare();
     }
 
+    /// Refills with frames from `first` up, some at a time.
+    fn refill(chunks: &mut Chunks, list: usize, wanted: usize, first: u32) -> usize {
+        let mut refill = chunks.refill(list, wanted);
+        let mut next = first;
+        loop {
+            let room = refill.room();
+            let len = room.len().min(50);
+            if len == 0 {
+                break;
+            }
+            (next..)
+                .zip(&mut room[..len])
+                .for_each(|(n, slot)| *slot = n);
+            next += len as u32;
+            refill.wrote(len);
+        }
+        refill.finish()
+    }
+
     #[test]
     fn a_refill_leaves_the_list_in_ascending_order() {
         let mut model = Model::new(1000);
-        for start in [0, 63] {
-            model.chunks.fill(0, 63, |out| {
-                (start..)
-                    .zip(out.iter_mut())
-                    .for_each(|(n, slot)| *slot = n);
-                out.len()
-            });
-        }
-        let out: Vec<_> = core::iter::from_fn(|| model.chunks.pop(0)).collect();
-        assert!(out.into_iter().eq(0..126));
+        assert_eq!(refill(&mut model.chunks, 0, 150, 0), 150);
+        let out: Vec<_> = core::iter::from_fn(|| model.chunks.pop_below(0)).collect();
+        assert!(out.into_iter().eq(0..150));
     }
 
     #[test]
     fn a_pool_without_chunks_parks_nothing() {
         let mut model = Model::new(0);
         assert!(!model.chunks.push_growing(0, 1));
-        assert_eq!(model.chunks.pop(0), None);
-        assert_eq!(model.chunks.fill(0, 5, |out| out.len()), None);
+        assert_eq!(model.chunks.pop_below(0), None);
+        assert_eq!(refill(&mut model.chunks, 0, 5, 0), 0);
         assert_eq!(model.chunks.take_cold(0, 5, |_| {}), 0);
         assert!(model.chunks.check());
     }

@@ -9,7 +9,7 @@ use super::evict::{Evict, Oom};
 use super::scan::Progress;
 use crate::addr::ZoneKind;
 use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, MemcgId, ROOT, Slot};
+use crate::memcg::{self, MemcgId};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
 use crate::sync::Refused;
@@ -68,7 +68,7 @@ impl<P: Evict> Mm<P> {
             }
             rounds += 1;
             let target = CLUSTER.max(request.order().frames());
-            let reclaimed = self.reclaim_subtree(ROOT, target, request.highest());
+            let reclaimed = self.reclaim_subtree(MemcgId::ROOT, target, request.highest());
             match reclaimed.stop {
                 Stop::Nested => return Err(error),
                 Stop::Crowded => P::relax(),
@@ -91,7 +91,7 @@ impl<P: Evict> Mm<P> {
 
     /// Frees up to `target` frames, from every group.
     pub fn reclaim(&self, target: u64) -> Reclaimed {
-        self.reclaim_subtree(ROOT, target, ANY_ZONE)
+        self.reclaim_subtree(MemcgId::ROOT, target, ANY_ZONE)
     }
 
     /// Frees up to `target` frames that are charged to a group or below it.
@@ -100,7 +100,7 @@ impl<P: Evict> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn shrink_memcg(&self, memcg: MemcgId, target: u64) -> Result<Reclaimed, NoSuchGroup> {
         self.memcgs().usage(memcg).ok_or(NoSuchGroup(memcg))?;
-        Ok(self.reclaim_subtree(memcg.slot, target, ANY_ZONE))
+        Ok(self.reclaim_subtree(memcg, target, ANY_ZONE))
     }
 
     /// Sets a group's limit in frames and reclaims until its usage fits, as far as that is possible.
@@ -112,7 +112,7 @@ impl<P: Evict> Mm<P> {
         self.set_memcg_max(memcg, frames)?;
         for _ in 0..ROUNDS {
             let excess = self.memcg_usage(memcg)?.saturating_sub(frames);
-            if excess == 0 || self.reclaim_subtree(memcg.slot, excess, ANY_ZONE).freed == 0 {
+            if excess == 0 || self.reclaim_subtree(memcg, excess, ANY_ZONE).freed == 0 {
                 break;
             }
         }
@@ -120,7 +120,7 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Scans a subtree at rising priority until `target` frames of zones up to `highest` are free.
-    fn reclaim_subtree(&self, root: Slot, target: u64, highest: ZoneKind) -> Reclaimed {
+    fn reclaim_subtree(&self, root: MemcgId, target: u64, highest: ZoneKind) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
@@ -161,17 +161,17 @@ impl<P: Evict> Mm<P> {
         }
     }
 
-    fn scan_at_rising_priority(&self, root: Slot, progress: &mut Progress) {
+    fn scan_at_rising_priority(&self, root: MemcgId, progress: &mut Progress) {
         for priority in (0..=FIRST_PRIORITY).rev() {
             progress.priority = priority;
             let mut at = Some(root);
-            while let Some(slot) = at
+            while let Some(group) = at
                 && progress.left() > 0
             {
                 for node in 0..self.memcgs().nodes() {
-                    self.shrink_lruvec(self.memcgs().lruvec_of(slot, node), progress);
+                    self.shrink_lruvec(group, node, progress);
                 }
-                at = self.memcgs().next_in_subtree(root, slot, &IrqOff::new());
+                at = self.memcgs().next_in_subtree(root, group, &IrqOff::new());
             }
             if progress.left() == 0 {
                 return;
@@ -203,12 +203,15 @@ impl<'m, P: Evict> Pages<'m, P> {
             if round == ROUNDS {
                 break;
             }
+            let Some(full) = mm.memcgs().id_of(full) else {
+                continue; // it ends, and with it its limit
+            };
             let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()), ANY_ZONE);
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
                 Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {}
-                Stop::Enough | Stop::Exhausted if P::oom(mm.memcgs().id_of(full)) == Oom::Fail => {
+                Stop::Enough | Stop::Exhausted if P::oom(Some(full)) == Oom::Fail => {
                     break;
                 }
                 Stop::Enough | Stop::Exhausted => {}

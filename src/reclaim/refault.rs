@@ -8,13 +8,13 @@ use super::evict::{Evict, Evicted};
 use crate::addr::NodeId;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::{Backing, Refault, Shadow};
-use crate::memcg::Slot;
+use crate::memcg::MemcgId;
 use crate::mm::{Folio, FolioView, LruError, Mm};
 use crate::platform::IrqOff;
 
 impl<P: Evict> Mm<P> {
     /// What is left of a folio whose references are frozen, and which reclaim of `root` takes.
-    pub(super) fn evicted(&self, frame: FrameNo, root: Slot) -> Evicted {
+    pub(super) fn evicted(&self, frame: FrameNo, root: MemcgId) -> Evicted {
         let folio = self.frozen(frame);
         let workingset = folio.record().flags().contains(Flags::WORKINGSET);
         let node = self.allocator().node_of(folio.pfn()).unwrap_or(NodeId(0));

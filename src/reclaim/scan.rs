@@ -12,7 +12,7 @@ use super::verdict::{Look, Tally, Verdict, judge};
 use crate::addr::ZoneKind;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::{Backing, ListKind, SCAN, Scanned};
-use crate::memcg::{LruVecIndex, Slot};
+use crate::memcg::{LruVecIndex, MemcgId};
 use crate::mm::{Isolated, Mm};
 use crate::platform::IrqOff;
 
@@ -35,7 +35,7 @@ impl<P: Evict> Drop for Frozen<'_, P> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// The group whose limit, or whose share of the machine, is in the way.
-    pub(super) root: Slot,
+    pub(super) root: MemcgId,
     /// The highest zone whose frames are of use.
     pub(super) highest: ZoneKind,
     /// Base frames to free.
@@ -50,6 +50,13 @@ pub(super) struct Progress {
     pub(super) force_deactivate: bool,
 }
 
+/// An lruvec, and the group that it must still belong to.
+#[derive(Clone, Copy, Debug)]
+struct LruVecOf {
+    group: MemcgId,
+    index: LruVecIndex,
+}
+
 impl Progress {
     pub(super) fn left(&self) -> u64 {
         self.target.saturating_sub(self.freed)
@@ -57,10 +64,14 @@ impl Progress {
 }
 
 impl<P: Evict> Mm<P> {
-    /// Scans one lruvec at the given priority.
-    pub(super) fn shrink_lruvec(&self, lruvec: LruVecIndex, progress: &mut Progress) {
+    /// Scans a group's lruvec on one node at the given priority, as long as the group is in the tree.
+    pub(super) fn shrink_lruvec(&self, group: MemcgId, node: u32, progress: &mut Progress) {
+        let lruvec = LruVecOf {
+            group,
+            index: self.memcgs().lruvec_of(group.slot, node),
+        };
         for backing in [Backing::Anon, Backing::File] {
-            let (inactive, active) = self.sizes(lruvec, backing, progress.highest);
+            let (inactive, active) = self.sizes(lruvec.index, backing, progress.highest);
             if progress.force_deactivate || inactive_is_low(inactive, active, P::PAGE_SHIFT) {
                 self.shrink_active(lruvec, backing, active >> progress.priority, progress);
             }
@@ -76,14 +87,15 @@ impl<P: Evict> Mm<P> {
             }
             // Once for the list, not for each 32: it takes the lock of every group above.
             let (written, stayed, off) = (tally.written, tally.stayed, IrqOff::new());
-            self.view().add_cost(lruvec, backing, written, stayed, &off);
+            self.view()
+                .add_cost(lruvec.index, backing, written, stayed, &off);
         }
     }
 
     /// Scans up to `want` folios from an inactive list's old end. Returns how many were looked at.
     fn shrink_inactive(
         &self,
-        lruvec: LruVecIndex,
+        lruvec: LruVecOf,
         backing: Backing,
         want: u32,
         progress: &mut Progress,
@@ -140,7 +152,7 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Moves up to `want` folios from an active list's old end to the inactive one.
-    fn shrink_active(&self, lruvec: LruVecIndex, backing: Backing, want: u64, progress: &Progress) {
+    fn shrink_active(&self, lruvec: LruVecOf, backing: Backing, want: u64, progress: &Progress) {
         let mut left = want;
         while left > 0 {
             let (in_hand, scanned) = self.take_tail(
@@ -166,13 +178,21 @@ impl<P: Evict> Mm<P> {
     /// Isolates up to `want` folios from a list's old end: those, and how many entries were looked at.
     fn take_tail(
         &self,
-        lruvec: LruVecIndex,
+        lruvec: LruVecOf,
         kind: ListKind,
         want: u32,
         highest: ZoneKind,
     ) -> (InHand<'_, P>, u32) {
         let off = IrqOff::new();
-        let tail = self.view().isolate_tail(lruvec, kind, want, highest, &off);
+        // A hook, or another thread, may have ended the group, and its lists may be another group's now.
+        let take = || {
+            self.view()
+                .isolate_tail(lruvec.index, kind, want, highest, &off)
+        };
+        let tail = self
+            .memcgs()
+            .while_still(lruvec.group, take)
+            .unwrap_or_default();
         (
             tail.isolated
                 .into_iter()

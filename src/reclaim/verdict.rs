@@ -1,11 +1,14 @@
 //! What becomes of one isolated folio from an inactive list.
 //!
 //! Owns: [`judge`]. Invariants: a folio is freed only after its references were frozen at exactly the isolation's own, which
-//! nobody can take one from after. Everything else goes back to a list.
+//! nobody can take one from after. Everything else goes back to a list: mapped again if it was unmapped, and dirty if it was
+//! not written out, also when a hook panics.
 //! Lock ranks: none is held. Used by: scan.
 
+use core::mem;
+
 use super::evict::{Evict, Release, Unmap, WriteOut};
-use crate::frame::{Flags, FrameNo};
+use crate::frame::{Flags, FrameNo, Record};
 use crate::lru::Backing;
 use crate::mm::Isolated;
 
@@ -78,17 +81,43 @@ pub(super) fn judge<'m, P: Evict>(
         return Verdict::Activate(folio);
     }
     // From here on the kernel may have no reference left: who stays must be given back.
+    let unmapped = Unmapped(&folio);
     match evict(&folio, look, tally) {
-        Evicting::Started => Verdict::Started(folio),
-        Evicting::Frozen => Verdict::Free(folio.into_frame()),
+        Evicting::Started => {
+            mem::forget(unmapped); // the kernel's own reference stays, until the folio is looked for
+            Verdict::Started(folio)
+        }
+        Evicting::Frozen => {
+            mem::forget(unmapped);
+            Verdict::Free(folio.into_frame())
+        }
         Evicting::Refused => {
-            P::remap(&folio);
+            drop(unmapped);
             Verdict::Activate(folio)
         }
         Evicting::InUse => {
-            P::remap(&folio);
+            drop(unmapped);
             Verdict::Keep(folio)
         }
+    }
+}
+
+/// A folio without mappings, mapped again when dropped: without that, putting it back drops the last reference.
+struct Unmapped<'f, 'm, P: Evict>(&'f Isolated<'m, P>);
+
+impl<P: Evict> Drop for Unmapped<'_, '_, P> {
+    fn drop(&mut self) {
+        P::remap(self.0);
+    }
+}
+
+/// A folio whose dirty flag was cleared before the write, set again when dropped.
+struct Unwritten<'f>(&'f Record, Flags);
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        self.0.clear(Flags::RECLAIM);
+        self.0.set(self.1);
     }
 }
 
@@ -116,24 +145,19 @@ fn evict<P: Evict>(folio: &Isolated<'_, P>, look: Look, tally: &mut Tally) -> Ev
     } else if folio.is_dirty() || folio.backing() == Backing::Anon && look == Look::First {
         // Cleared first: what is written to the frame from now on marks it again. The other mark comes first too, since
         // the writing may end before the hook returns.
-        let dirty = record.clear(Flags::DIRTY) & Flags::DIRTY;
         record.set(Flags::RECLAIM);
+        let unwritten = Unwritten(record, record.clear(Flags::DIRTY) & Flags::DIRTY);
         let written = P::write_out(folio);
-        match written {
-            WriteOut::Done => {
-                record.clear(Flags::RECLAIM);
-            }
-            WriteOut::Started => {}
-            WriteOut::Busy => {
-                record.clear(Flags::RECLAIM);
-                record.set(dirty);
-                return Evicting::Refused;
-            }
+        if written == WriteOut::Busy {
+            return Evicting::Refused;
         }
         tally.written += folio.order().frames();
         if written == WriteOut::Started {
+            mem::forget(unwritten);
             return Evicting::Started;
         }
+        record.clear(Flags::RECLAIM);
+        mem::forget(unwritten);
     }
     if P::release(folio) == Release::Busy {
         return Evicting::Refused;

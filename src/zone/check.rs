@@ -70,6 +70,7 @@ impl<P: Platform> Zone<P> {
             if !shard.summaries_hold() {
                 return Err(ZoneFault::Summary(start));
             }
+            counts.apart = 0;
             if counts != shard.counts
                 || cell.available.load(Relaxed) != counts.available
                 || cell.free.load(Relaxed) != counts.free

@@ -104,6 +104,12 @@ impl Info {
         self.is_whole() && self.kind().is_mergeable() && !self.is_isolated()
     }
 
+    /// Whether its frames count simply as free: of a kind that lends to others, and not isolated.
+    #[inline]
+    pub(super) const fn is_lending(self) -> bool {
+        self.0 & (KIND | ISOLATED) < (Mobility::PCP as u32) << KIND_AT
+    }
+
     /// The set of lines to which it belongs, by kind and class; none if nothing can be taken from it there.
     #[inline]
     pub(super) const fn set(self) -> Option<u32> {

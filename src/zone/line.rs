@@ -241,22 +241,10 @@ pub(super) fn fold(word: u64, k: u8) -> u64 {
 
 /// The lowest block of order `k` inside a smallest free block that holds one: larger blocks stay whole.
 pub(super) fn best(words: &Words, k: u8) -> Option<u32> {
-    let mut free = *words;
-    if k <= 6 {
-        for word in &mut free {
-            *word = fold(*word, k);
-        }
-        for j in k..6 {
-            let mut pairs = [0; 8];
-            for (i, &blocks) in free.iter().enumerate() {
-                pairs[i] = blocks & (blocks >> (1 << j)) & LOW[j as usize + 1];
-                let single = blocks & !(pairs[i] | pairs[i] << (1 << j));
-                if single != 0 {
-                    return Some(i as u32 * 64 + single.trailing_zeros());
-                }
-            }
-            free = pairs;
-        }
+    if k < 6
+        && let Some(place) = best_in_words(words, k)
+    {
+        return Some(place);
     }
     let whole = whole_words(words);
     for j in k.max(6)..WHOLE {
@@ -268,6 +256,33 @@ pub(super) fn best(words: &Words, k: u8) -> Option<u32> {
         }
     }
     (whole == 0xff).then_some(0)
+}
+
+/// [`best`] among the free blocks that are smaller than a word. Whole words have none, so they cost a comparison each.
+fn best_in_words(words: &Words, k: u8) -> Option<u32> {
+    let mut smallest = (6, 0);
+    for (i, &word) in words.iter().enumerate() {
+        if word == !0 {
+            continue;
+        }
+        let mut blocks = fold(word, k);
+        for j in k..6 {
+            if blocks == 0 || j >= smallest.0 {
+                break;
+            }
+            let pairs = blocks & (blocks >> (1 << j)) & LOW[j as usize + 1];
+            let single = blocks & !(pairs | pairs << (1 << j));
+            if single != 0 {
+                smallest = (j, i as u32 * 64 + single.trailing_zeros());
+                break;
+            }
+            blocks = pairs;
+        }
+        if smallest.0 == k {
+            break;
+        }
+    }
+    (smallest.0 < 6).then_some(smallest.1)
 }
 
 /// Counts the largest aligned free blocks by order: each free place is in exactly one of them.

@@ -20,7 +20,9 @@ mod info;
 mod line;
 mod mobility;
 mod online;
+mod refill;
 mod shard;
+pub mod watermark;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -30,6 +32,7 @@ pub use check::ZoneFault;
 pub use info::Fault;
 pub use mobility::Mobility;
 pub use online::OnlineError;
+pub(crate) use refill::Sink;
 
 use core::fmt;
 
@@ -267,33 +270,27 @@ impl<P: Platform> Zone<P> {
     /// Gives back blocks of `order` by their first frames, counted from [`base`](Self::base). May reorder `frames`.
     /// Those that do not fit are skipped, and counted in [`faults`](Self::faults).
     pub(crate) fn give_blocks(&self, order: Order, frames: &mut [u32], off: &IrqOff<P>) {
-        let mut rest = frames;
-        let mut refused = 0;
-        // Blocks that are outside go to the end.
-        let mut len = 0;
-        for i in 0..rest.len() {
-            let pfn = Pfn(self.base + u64::from(rest[i]));
-            if self.locate(pfn, order).is_ok() {
-                rest.swap(i, len);
-                len += 1;
-            } else {
-                refused += 1;
-            }
-        }
-        rest = &mut rest[..len];
+        let Some((&lowest, &highest)) = frames.iter().min().zip(frames.iter().max()) else {
+            return;
+        };
+        let bits = frames.iter().fold(0, |all, frame| all | frame);
+        let pfn = |frame: u32| Pfn(self.base + u64::from(frame));
+        let all_fit = self.locate(pfn(lowest), order).is_ok()
+            && self.locate(pfn(highest), order).is_ok()
+            && u64::from(bits) & (order.frames() - 1) == 0;
+        let (mut rest, mut refused) = if all_fit {
+            (frames, 0)
+        } else {
+            self.without_strays(order, frames)
+        };
         while let Some(&first) = rest.first() {
             let cell = self.cell_of(first);
-            // Blocks of this shard move to the front.
-            let mut len = 1;
             let inside = cell.first..cell.end;
-            for i in 1..rest.len() {
-                if inside.contains(&rest[i]) {
-                    if i != len {
-                        rest.swap(i, len);
-                    }
-                    len += 1;
-                }
-            }
+            let len = if inside.contains(&lowest) && inside.contains(&highest) {
+                rest.len()
+            } else {
+                move_to_front(rest, |frame| inside.contains(&frame))
+            };
             let (here, others) = rest.split_at_mut(len);
             for part in here.chunks(hold(order)) {
                 refused += self.with(cell, off, |shard| {
@@ -305,6 +302,17 @@ impl<P: Platform> Zone<P> {
         if refused > 0 {
             self.faults.fetch_add(refused, Relaxed);
         }
+    }
+
+    /// Those of `frames` that can start a block of `order` here, and how many cannot.
+    #[cold]
+    fn without_strays<'f>(&self, order: Order, frames: &'f mut [u32]) -> (&'f mut [u32], u64) {
+        let len = move_to_front(frames, |frame| {
+            self.locate(Pfn(self.base + u64::from(frame)), order)
+                .is_ok()
+        });
+        let (fit, strays) = frames.split_at_mut(len);
+        (fit, strays.len() as u64)
     }
 
     /// From lines that belong to other kinds, whichever lend to `mobility`.
@@ -388,9 +396,12 @@ impl<P: Platform> Zone<P> {
         let counts = shard.counts;
         cell.available.store(counts.available, Relaxed);
         cell.free.store(counts.free, Relaxed);
-        cell.free_cma.store(counts.free_cma, Relaxed);
-        cell.free_highatomic.store(counts.free_highatomic, Relaxed);
-        cell.isolated.store(counts.isolated, Relaxed);
+        if counts.apart != 0 {
+            cell.free_cma.store(counts.free_cma, Relaxed);
+            cell.free_highatomic.store(counts.free_highatomic, Relaxed);
+            cell.isolated.store(counts.isolated, Relaxed);
+            shard.counts.apart = 0;
+        }
         let change = counts.free.wrapping_sub(cell.reported.load(Relaxed));
         if (change as i64).unsigned_abs() > self.drift.load(Relaxed) {
             cell.reported.store(counts.free, Relaxed);
@@ -636,6 +647,18 @@ fn holes_for(lines: u32) -> usize {
     (lines as usize)
         .min(lines as usize / 64 + 16)
         .min(MAX_HOLES)
+}
+
+/// Moves the frames for which `belongs` holds to the front, and returns how many they are.
+fn move_to_front(frames: &mut [u32], belongs: impl Fn(u32) -> bool) -> usize {
+    let mut len = 0;
+    for i in 0..frames.len() {
+        if belongs(frames[i]) {
+            frames.swap(i, len);
+            len += 1;
+        }
+    }
+    len
 }
 
 /// `from..to` of slots; nothing while measuring.

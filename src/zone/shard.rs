@@ -56,8 +56,10 @@ pub(super) struct Counts {
     pub(super) free_highatomic: u64,
     /// Free frames that are isolated.
     pub(super) isolated: u64,
-    /// Frames given back as bad, and dropped.
+    /// Lines whose bits contradicted their infos.
     pub(super) faults: u64,
+    /// Changes of the counts that only lines set apart have, since they were last made known.
+    pub(super) apart: u64,
 }
 
 impl Ranked for Shard {
@@ -100,6 +102,18 @@ impl Counts {
 
     #[inline]
     fn change(&mut self, info: Info, frames: u64) {
+        if info.is_lending() {
+            self.free = self.free.wrapping_add(frames);
+        } else {
+            self.change_apart(info, frames);
+        }
+    }
+}
+
+impl Counts {
+    #[cold]
+    fn change_apart(&mut self, info: Info, frames: u64) {
+        self.apart += 1;
         if info.is_isolated() {
             self.isolated = self.isolated.wrapping_add(frames);
             return;
@@ -121,8 +135,17 @@ impl Shard {
         Info(self.infos[line as usize].load(Relaxed))
     }
 
-    /// Stores the info and moves the line to the set or the pool that it names.
+    /// Stores the info of a line whose free count and class may have changed; the commonest case is that its class has not.
     #[inline]
+    fn settle(&mut self, line: u32, old: Info, new: Info) {
+        if old.class() == new.class() {
+            self.infos[line as usize].store(new.0, Relaxed);
+        } else {
+            self.update(line, new);
+        }
+    }
+
+    /// Stores the info and moves the line to the set or the pool that it names.
     pub(super) fn update(&mut self, line: u32, new: Info) {
         let old = self.info(line);
         self.infos[line as usize].store(new.0, Relaxed);
@@ -211,7 +234,11 @@ impl Shard {
             line::class_at_most(&words, class - 1)
         };
         self.counts.sub(info, frames);
-        self.update(line, info.with(info.free().wrapping_sub(frames), class));
+        self.settle(
+            line,
+            info,
+            info.with(info.free().wrapping_sub(frames), class),
+        );
         Some(line * PLACES + place)
     }
 
@@ -312,23 +339,15 @@ impl Shard {
         let mut done = 0;
         let mut changed = 8..8;
         for (i, word) in words.iter_mut().enumerate() {
-            let mut found = line::fold(*word, order);
+            let found = line::fold(*word, order);
             if found == 0 {
                 continue;
             }
-            let start = first + i as u32 * 64;
             changed = changed.start.min(i)..i + 1;
-            let block = !0u64 >> (64 - (1u32 << order));
-            while found != 0 {
-                let Some(slot) = out.get_mut(done) else {
-                    break;
-                };
-                let place = found.trailing_zeros();
-                *slot = start + place;
-                *word &= !(block << place);
-                found &= found - 1;
-                done += 1;
-            }
+            let (taken, blocks) = unpack(found, first + i as u32 * 64, order, &mut out[done..]);
+            // A block's bits are those from its lowest one on.
+            *word &= !taken.wrapping_mul(!0 >> (64 - (1u32 << order)));
+            done += blocks;
             if done == out.len() {
                 break;
             }
@@ -360,7 +379,7 @@ impl Shard {
                 self.enter(set, line);
             }
         } else {
-            self.update(line, new);
+            self.settle(line, info, new);
         }
         done
     }
@@ -391,7 +410,7 @@ impl Shard {
             info.with(free, bits.class_after_free(place, order, info.class()))
         };
         self.counts.add(info, 1 << order);
-        self.update(line, new);
+        self.settle(line, info, new);
         Ok(())
     }
 
@@ -499,7 +518,7 @@ impl Shard {
             bits.set_word(i, word | mask);
             let class = bits.class_after_word(i, info.class());
             self.counts.add(info, mask.count_ones());
-            self.update(line, info.with(free, class));
+            self.settle(line, info, info.with(free, class));
         }
         refused
     }
@@ -676,4 +695,32 @@ impl Shard {
         let line = frame / PLACES;
         self.info(line).is_whole() || self.lines[line as usize].is_free(frame % PLACES, 0)
     }
+}
+
+/// Writes the numbers of set bits, which count from `start`, lowest first, until `out` is full. Returns the bits written
+/// and their number.
+#[inline]
+fn unpack(bits: u64, start: u32, order: u8, out: &mut [u32]) -> (u64, usize) {
+    let wanted = out.len().min(bits.count_ones() as usize);
+    let out = &mut out[..wanted];
+    let mut rest = bits;
+    if order == 0 && bits.count_ones() > 32 {
+        // Mostly set: runs of neighbours, which are written without looking at each bit.
+        let mut done = 0;
+        while done < wanted {
+            let place = rest.trailing_zeros();
+            let run = ((!(rest >> place)).trailing_zeros() as usize).min(wanted - done);
+            for (slot, frame) in out[done..done + run].iter_mut().zip(start + place..) {
+                *slot = frame;
+            }
+            done += run;
+            rest &= !((!0 >> (64 - run)) << place);
+        }
+    } else {
+        for slot in out {
+            *slot = start + rest.trailing_zeros();
+            rest &= rest - 1;
+        }
+    }
+    (bits & !rest, wanted)
 }

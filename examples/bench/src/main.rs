@@ -1,0 +1,45 @@
+//! Measures framekeeper beside other allocators.
+//!
+//!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--json FILE]
+//!     cargo run --release -p framekeeper-bench -- instructions [--check]
+
+mod clock;
+mod instructions;
+mod machine;
+mod peers;
+mod report;
+mod subject;
+mod turnover;
+mod workloads;
+mod yardsticks;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let option = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        args.get(at + 1).cloned()
+    };
+    let flag = |name: &str| args.iter().any(|arg| arg == name);
+    match args.first().map(String::as_str) {
+        Some("alloc") => {
+            let plan = workloads::Plan::new(flag("--quick"), option("--only"));
+            let results = workloads::run(&plan);
+            report::print(&results);
+            if let Some(file) = option("--json")
+                && let Err(error) = std::fs::write(&file, report::json(&results))
+            {
+                eprintln!("{file}: {error}");
+                return ExitCode::FAILURE;
+            }
+            ExitCode::SUCCESS
+        }
+        Some("instructions") => instructions::run(flag("--check")),
+        Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
+        _ => {
+            eprintln!("alloc [--quick] [--only WORKLOAD] [--json FILE] | instructions [--check]");
+            ExitCode::FAILURE
+        }
+    }
+}

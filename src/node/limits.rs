@@ -1,0 +1,158 @@
+//! What follows from how much memory each zone manages: watermarks, reserves, pageset limits.
+//!
+//! Owns: [`Tuning`], and the marks of each zone. Invariants: after [`Nodes::recompute`] every mark equals the formulas'
+//! for the present sizes. Marks are single words: a reader may see old and new ones together for a moment.
+//! Lock ranks: none; recomputing takes none. Used by: alloc, at each change of managed memory, and reclaim.
+
+use super::{NodeZone, Nodes};
+use crate::addr::{CpuId, NodeId, ZoneKind};
+use crate::pageset::Pressure;
+use crate::pageset::tune::{Inputs, Limits, Policy};
+use crate::platform::Platform;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use crate::zone::watermark::{self, Edition, SCALE_FACTOR, Share, Watermarks};
+
+/// How watermarks and pageset limits follow from memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Whose watermarks.
+    pub edition: Edition,
+    /// KiB to keep free; `None` computes them from the size of memory.
+    pub min_free_kib: Option<u64>,
+    /// Distance of the watermarks in ten-thousandths of a zone, 1 to 3000.
+    pub scale_factor: u32,
+    /// Whose pagesets.
+    pub policy: Policy,
+    /// Reciprocal of the share of a zone that all pagesets may hold, at least 8; `None` computes limits from watermarks.
+    pub fraction: Option<u32>,
+}
+
+impl Default for Tuning {
+    /// Linux today, untouched.
+    fn default() -> Self {
+        Self {
+            edition: Edition::Now,
+            min_free_kib: None,
+            scale_factor: SCALE_FACTOR,
+            policy: Policy::Auto,
+            fraction: None,
+        }
+    }
+}
+
+/// What a zone keeps free, and how it stands.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    min: AtomicU64,
+    low: AtomicU64,
+    high: AtomicU64,
+    promo: AtomicU64,
+    /// Frames kept from requests whose highest zone is this kind.
+    reserves: [AtomicU64; ZoneKind::ALL.len()],
+    pressure: AtomicU8,
+}
+
+impl<P: Platform> NodeZone<P> {
+    /// The marks as last computed.
+    pub(crate) fn watermarks(&self) -> Watermarks {
+        let marks = &self.marks;
+        Watermarks {
+            min: marks.min.load(Relaxed),
+            low: marks.low.load(Relaxed),
+            high: marks.high.load(Relaxed),
+            promo: marks.promo.load(Relaxed),
+        }
+    }
+
+    /// Frames that a request whose highest zone is `highest` must leave.
+    pub(crate) fn reserve(&self, highest: ZoneKind) -> u64 {
+        self.marks.reserves[highest as usize].load(Relaxed)
+    }
+
+    /// What pagesets must know of it. May be stale.
+    #[inline]
+    pub(crate) fn pressure(&self) -> Pressure {
+        match self.marks.pressure.load(Relaxed) {
+            0 => Pressure::None,
+            1 => Pressure::BelowHigh,
+            _ => Pressure::Reclaiming,
+        }
+    }
+
+    /// Tells pagesets how the zone stands.
+    #[allow(dead_code, reason = "for reclaim")]
+    pub(crate) fn set_pressure(&self, pressure: Pressure) {
+        self.marks.pressure.store(pressure as u8, Relaxed);
+    }
+}
+
+impl<P: Platform> Nodes<P> {
+    /// Computes every zone's marks and reserves from what is managed now.
+    pub(crate) fn recompute(&self, tuning: &Tuning) {
+        for zone in self.zones {
+            let fresh = self.fresh_watermarks(zone, tuning);
+            zone.marks.min.store(fresh.min, Relaxed);
+            zone.marks.low.store(fresh.low, Relaxed);
+            zone.marks.high.store(fresh.high, Relaxed);
+            zone.marks.promo.store(fresh.promo, Relaxed);
+            for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {
+                mark.store(reserve, Relaxed);
+            }
+        }
+    }
+
+    /// The marks that a zone ought to have.
+    pub(crate) fn fresh_watermarks(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Watermarks {
+        let kib = |frames: u64| frames << (P::PAGE_SHIFT - 10);
+        let managed = |shares: &dyn Fn(ZoneKind) -> bool| -> u64 {
+            let zones = self.zones.iter().filter(|zone| shares(zone.kind));
+            zones.map(|zone| zone.zone.managed()).sum()
+        };
+        let min_free_kib = tuning.min_free_kib.unwrap_or_else(|| {
+            let low_memory = managed(&|kind| kind <= ZoneKind::Normal);
+            watermark::min_free_kib(tuning.edition, kib(low_memory))
+        });
+        Share {
+            kind: zone.kind,
+            managed: zone.zone.managed(),
+            total: managed(&|kind| watermark::shares_min_free(tuning.edition, kind)),
+            min_free: min_free_kib >> (P::PAGE_SHIFT - 10),
+            scale_factor: tuning.scale_factor,
+        }
+        .watermarks(tuning.edition)
+    }
+
+    /// The reserves that a zone ought to have.
+    pub(crate) fn fresh_reserves(&self, zone: &NodeZone<P>) -> [u64; ZoneKind::ALL.len()] {
+        let managed = ZoneKind::ALL.map(|kind| {
+            let of_node = self.zones.iter().filter(|other| other.node == zone.node);
+            let of_kind = of_node.filter(|other| other.kind == kind);
+            of_kind.map(|zone| zone.zone.managed()).sum()
+        });
+        watermark::reserves(managed)[zone.kind as usize]
+    }
+
+    /// The limits that each pageset of a zone ought to have, by its present low watermark.
+    pub(crate) fn fresh_limits(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Limits {
+        let inputs = Inputs {
+            managed: zone.zone.managed(),
+            low: zone.watermarks().low,
+            cpus: self.cpus_near(zone.node),
+            fraction: tuning.fraction,
+            page_shift: P::PAGE_SHIFT,
+        };
+        Limits::new(tuning.policy, &inputs)
+    }
+
+    /// CPUs that share a node's zones: its own, or all if it has none.
+    fn cpus_near(&self, node: NodeId) -> u32 {
+        let own = (0..self.cpus.len() as u32)
+            .filter(|&cpu| self.node_of_cpu(CpuId(cpu)) == node)
+            .count() as u32;
+        if own == 0 {
+            self.cpus.len() as u32
+        } else {
+            own
+        }
+    }
+}
