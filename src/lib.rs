@@ -78,7 +78,10 @@ pub use mm::{
 };
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
-pub use reclaim::{Evict, Evicted, Oom, Reclaimed, Release, Stop, Unmap, WriteOut};
+pub use reclaim::{
+    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Oom, Reclaimed, Release, Stop,
+    Unmap, WriteOut,
+};
 pub use zone::Mobility;
 
 #[cfg(test)]

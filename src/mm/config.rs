@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use super::Mm;
+use super::{Mm, Scanners};
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
@@ -95,6 +95,7 @@ impl<P: Platform> Mm<P> {
         };
         let lru = Lru::build(bump, &sizes)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
+        let scanners = bump.slots(alloc.zone_count() as usize, |_| Scanners::new())?;
         Ok(Self {
             alloc,
             frames,
@@ -102,6 +103,7 @@ impl<P: Platform> Mm<P> {
             lru,
             refused_puts: AtomicU64::new(0),
             reclaimers,
+            scanners,
         })
     }
 }

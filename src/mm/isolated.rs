@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::{FolioView, Mm, SplitError, SplitIsolated};
 use crate::addr::{FrameRange, Order};
-use crate::frame::FrameNo;
+use crate::frame::{Flags, FrameNo, State};
 use crate::lru::SCAN;
 use crate::platform::{IrqOff, Platform};
 
@@ -56,6 +56,21 @@ impl<P: Platform> Mm<P> {
             let isolated = self.isolate_some(&mut next, end);
             isolated.into_iter().for_each(&mut each);
         }
+    }
+
+    /// The numbers of a range's frames, half open.
+    pub(crate) fn frame_numbers(&self, range: FrameRange) -> (FrameNo, FrameNo) {
+        self.frames.numbers(range)
+    }
+
+    /// Base frames of the folios in a range that are on lists now.
+    pub(crate) fn listed_frames(&self, range: FrameRange) -> u64 {
+        let (first, end) = self.frames.numbers(range);
+        (first.0..end.0)
+            .map(|frame| self.frames.record(FrameNo(frame)).state())
+            .filter(|state| state.count() > 0 && state.flags().contains(Flags::LRU))
+            .map(State::frames)
+            .sum()
     }
 
     /// Looks at the next 32 frames before `end`, and moves `next` past them.

@@ -11,8 +11,10 @@ mod config;
 mod folio;
 mod groups;
 mod isolated;
+mod migrate;
 mod moves;
 mod release;
+mod scanners;
 mod split;
 mod stat;
 
@@ -34,7 +36,9 @@ pub(crate) use folio::Refusal;
 pub use folio::{ChargeError, Folio, FolioView};
 pub use groups::NoSuchGroup;
 pub use isolated::Isolated;
+pub(crate) use migrate::Frozen;
 pub use moves::LruError;
+pub(crate) use scanners::{Scan, Scanners};
 pub use split::{Split, SplitError, SplitIsolated};
 pub use stat::LruStat;
 
@@ -48,6 +52,8 @@ pub struct Mm<P: Platform> {
     refused_puts: AtomicU64,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
+    /// Where compaction is, by zone; see reclaim.
+    pub(crate) scanners: &'static [Scanners],
 }
 
 impl<P: Platform> Mm<P> {

@@ -22,6 +22,7 @@ mod mobility;
 mod online;
 mod refill;
 mod shard;
+mod vacate;
 pub mod watermark;
 
 #[cfg(all(test, not(loom)))]

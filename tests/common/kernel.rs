@@ -15,8 +15,8 @@ use std::vec::Vec;
 
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Backing, Evict, Evicted, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Oom, Order, PhysAddr,
-    Release, Request, Unmap, WriteOut,
+    Backing, Copied, Evict, Evicted, Folio, Isolated, MemcgId, Migrate, Mm, MmConfig, Moving,
+    NodeId, Oom, Order, PhysAddr, Release, Request, Unmap, WriteOut,
 };
 
 use super::host::Host;
@@ -45,7 +45,14 @@ pub const FAST: u64 = 1 << 9;
 /// A cache has a reference.
 pub const CACHED: u64 = 1 << 10;
 
+/// `copy` refuses.
+pub const NO_COPY: u64 = 1 << 11;
+/// `copy` panics.
+pub const COPY_PANICS: u64 = 1 << 12;
+
 thread_local! {
+    /// What was moved to other frames on this thread.
+    pub static MOVED: RefCell<Vec<Moving>> = const { RefCell::new(Vec::new()) };
     /// How often the out-of-memory hook was called on this thread.
     pub static OOM_CALLS: Cell<u32> = const { Cell::new(0) };
     /// What was evicted on this thread: frame and shadow.
@@ -138,6 +145,17 @@ impl Evict for Host {
 
     fn task() -> u64 {
         thread_name()
+    }
+}
+
+impl Migrate for Host {
+    fn copy(moving: &Moving) -> Copied {
+        assert!(moving.word & COPY_PANICS == 0, "the hook was told to panic");
+        if moving.word & NO_COPY != 0 {
+            return Copied::Refused;
+        }
+        MOVED.with_borrow_mut(|moved| moved.push(*moving));
+        Copied::Done
     }
 }
 
