@@ -161,7 +161,10 @@ impl Migrate for Host {
 
 /// Gives the folio's reference to a mapping.
 pub fn map(folio: Folio<'_, Host>) -> framekeeper::Pfn {
-    folio.set_word_bits(MAPPED);
+    if folio.set_word_bits(MAPPED) & MAPPED != 0 {
+        // A hook was told to map it before its first mapping came: the one bit stands for one reference.
+        return folio.pfn();
+    }
     folio.into_raw()
 }
 
