@@ -36,7 +36,7 @@ pub struct Config {
     pub shards: Option<u32>,
     /// Frames that one CPU may park in one zone, at most. Default 4096. Costs 4 bytes a frame, CPU and zone.
     pub pageset_slots: u32,
-    /// Watermarks and pageset limits. Default: as Linux computes them today.
+    /// Watermarks and pageset limits. Default: Linux's watermarks, and pagesets of a fixed size.
     pub tuning: Tuning,
     /// Whether to keep the codes (a quarter of a byte a frame) that [`try_from_raw`](super::PageAllocator::try_from_raw)
     /// needs. Default true.

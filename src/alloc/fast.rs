@@ -35,7 +35,7 @@ impl<P: Platform> PageAllocator<P> {
         let off = IrqOff::<P>::new();
         let first = self.nodes.first(off.cpu(), request.highest())?;
         let mut cache = self.pagesets.at(first.pageset)?.try_lock(&off)?;
-        let frame = cache.pop(request.sort().list(), request.sort().frames())?;
+        let frame = cache.pop(request.sort().list())?;
         Some(Pages {
             allocator: self,
             place: Place::cached(first.zone, frame, request.sort()),
@@ -181,7 +181,7 @@ impl<P: Platform> PageAllocator<P> {
         let pageset = self.pagesets.of(cpu, place.row());
         let parked = pageset.and_then(|pageset| {
             let mut cache = pageset.try_lock(&off)?;
-            let trim = cache.push_growing(list, order, frame, entry.pressure(), zone, &off)?;
+            let trim = cache.push_growing(list, frame, entry.pressure(), zone, &off)?;
             let batch = cache.limits().batch << order.get();
             if trim > 0 {
                 cache.trim(list, trim.min(batch), zone, &off);

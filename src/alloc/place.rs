@@ -68,12 +68,6 @@ impl Sort {
         ListId::from_number((self.0 >> LIST_AT) as u8)
     }
 
-    /// Length of the block.
-    #[inline]
-    pub(super) const fn frames(self) -> u32 {
-        1 << ((self.0 >> ORDER_AT) & 31)
-    }
-
     /// The order.
     #[inline]
     pub(super) fn order(self) -> Order {
