@@ -5,8 +5,8 @@
 
 use arrayvec::ArrayVec;
 
-use super::place::{Place, Sort};
-use super::{PageAllocator, Pages};
+use super::place::Sort;
+use super::{Contents, PageAllocator, Pages};
 use crate::addr::{CpuId, Order, Pfn};
 use crate::pageset::{CHUNK_FRAMES, ListId};
 use crate::platform::{IrqOff, Platform};
@@ -35,9 +35,9 @@ impl<P: Platform> PageAllocator<P> {
                 continue;
             };
             let (_, order) = block.into_parts();
-            if order != Order::ZERO {
+            if order != Order::ZERO || self.config.contents != Contents::Keep {
                 let sort = Sort::new(order, ListId::new(order, mobility));
-                self.free(Place::new(zone, frame, sort));
+                self.free(self.place_of(zone, frame, sort));
                 continue;
             }
             if batch.frames.is_full() || (batch.zone, batch.mobility) != (zone, mobility) {

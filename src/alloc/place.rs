@@ -93,6 +93,12 @@ impl Place {
         }
     }
 
+    /// The same place, where the fast way of a free does not find a pageset.
+    #[inline]
+    pub(super) const fn past_fast_way(self) -> Self {
+        Self(self.0 | UNCACHED)
+    }
+
     /// Index of the zone.
     #[inline]
     pub(super) const fn zone(self) -> u8 {
