@@ -8,6 +8,7 @@
 mod bulk;
 mod check;
 mod codes;
+mod compact;
 mod config;
 mod contents;
 mod fast;
