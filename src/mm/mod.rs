@@ -1,35 +1,49 @@
 //! The memory manager: every layer below, owned together, and the handles that callers hold.
 //!
 //! Owns: [`Mm`]; [`Folio`], a counted reference to charged frames; [`Isolated`], a folio off its list; `check()`.
-//! Invariants: a frame is in one state at a time: free (in the allocator), [`Pages`](crate::Pages), or a folio. A folio
+//! Invariants: a frame is in one state at a time: free (in the allocator), [`Pages`], or a folio. A folio
 //! is charged from `charge_to` until its last reference is dropped, and then leaves its list, its group and returns to the allocator, in that order.
 //! Lock ranks: none of its own. Used by: kernels; reclaim adds what needs the eviction hooks.
 
+mod batches;
 mod check;
 mod config;
 mod folio;
 mod groups;
 mod isolated;
+mod migrate;
+mod moves;
+mod objects;
+mod release;
+mod scanners;
+mod split;
+mod stat;
 
 use core::fmt;
 
-use crate::addr::CpuId;
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::Memory;
-use crate::frame::{FrameNo, FrameTable, Put};
+use crate::frame::FrameTable;
+use crate::list_lru::{self, ListLrus};
 use crate::lru::{Lru, View};
 use crate::memcg::Memcgs;
-use crate::platform::{IrqOff, Platform};
+use crate::platform::Platform;
+use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::zone::Block;
 
+pub use batches::BatchesOff;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
 pub(crate) use folio::Refusal;
-pub use folio::{ChargeError, Folio, FolioView, LruError};
+pub use folio::{ChargeError, Folio, FolioView};
 pub use groups::NoSuchGroup;
 pub use isolated::Isolated;
+pub(crate) use migrate::Frozen;
+pub use moves::LruError;
+pub(crate) use scanners::{Scan, Scanners};
+pub use split::{Split, SplitError, SplitIsolated};
+pub use stat::LruStat;
 
 /// A memory manager over one machine's (or guest's) memory. Many may live side by side.
 pub struct Mm<P: Platform> {
@@ -37,10 +51,14 @@ pub struct Mm<P: Platform> {
     frames: FrameTable,
     memcgs: Memcgs<P>,
     lru: Lru<P>,
+    shrinkers: Shrinkers<P>,
+    list_lrus: ListLrus<P>,
     /// Puts of references that nobody held; each leaked its frame. 0 in a correct kernel.
     refused_puts: AtomicU64,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
+    /// Where compaction is, by zone; see reclaim.
+    pub(crate) scanners: &'static [Scanners],
 }
 
 impl<P: Platform> Mm<P> {
@@ -71,15 +89,6 @@ impl<P: Platform> Mm<P> {
         &self.alloc
     }
 
-    /// Completes every pending LRU move of every CPU.
-    pub fn drain_lru(&self) {
-        for cpu in 0..self.lru.cpus() {
-            let off = IrqOff::new();
-            let dead = self.view().drain(CpuId(cpu), &off);
-            self.free_dead(&dead, &off);
-        }
-    }
-
     /// Puts of references that nobody held. Each was refused and its frame leaked; 0 in a correct kernel.
     #[must_use]
     pub fn refused_puts(&self) -> u64 {
@@ -96,37 +105,22 @@ impl<P: Platform> Mm<P> {
     }
 
     #[inline]
+    fn lists(&self) -> list_lru::View<'_, P> {
+        list_lru::View {
+            memcgs: &self.memcgs,
+            shrinkers: &self.shrinkers,
+            lists: &self.list_lrus,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shrinkers(&self) -> &Shrinkers<P> {
+        &self.shrinkers
+    }
+
+    #[inline]
     pub(crate) fn memcgs(&self) -> &Memcgs<P> {
         &self.memcgs
-    }
-
-    /// Drops one reference; frees the folio with the last.
-    #[inline]
-    fn put(&self, frame: FrameNo) {
-        match self.frames.record(frame).put() {
-            Put::Shared => {}
-            Put::Last => self.free_dead(&[frame], &IrqOff::new()),
-            Put::Refused => {
-                self.refused_puts.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Frees frames without references: off their lists, out of their groups, back to the allocator.
-    pub(crate) fn free_dead(&self, dead: &[FrameNo], off: &IrqOff<P>) {
-        if dead.is_empty() {
-            return;
-        }
-        self.view().remove_dead(dead, off);
-        self.alloc.free_blocks(dead.iter().map(|&frame| {
-            let record = self.frames.record(frame);
-            let order = record.order();
-            if let Some(owner) = record.owner() {
-                record.set_owner(None);
-                self.memcgs.uncharge(owner, order.frames());
-            }
-            Block::new(self.frames.pfn(frame), order)
-        }));
     }
 }
 

@@ -7,9 +7,9 @@
 
 use super::evict::{Evict, Oom};
 use super::scan::Progress;
-use crate::addr::CpuId;
+use crate::addr::ZoneKind;
 use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, MemcgId, ROOT, Slot};
+use crate::memcg::{self, MemcgId};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
 use crate::sync::Refused;
@@ -20,6 +20,9 @@ const ROUNDS: u32 = 16;
 const CLUSTER: u64 = 32;
 /// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
 const FIRST_PRIORITY: u32 = 12;
+
+/// A group's limit does not ask where its frames are.
+const ANY_ZONE: ZoneKind = ZoneKind::Movable;
 
 /// Why a reclaim ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +45,17 @@ pub struct Reclaimed {
     pub freed: u64,
     /// Folios looked at.
     pub scanned: u64,
+    /// Objects that shrinkers freed, as they said.
+    pub objects: u64,
     /// Why it ended.
     pub stop: Stop,
+}
+
+impl Reclaimed {
+    /// Whether anything was freed. Objects may or may not have freed frames with them: worth another try.
+    fn any(&self) -> bool {
+        self.freed > 0 || self.objects > 0
+    }
 }
 
 impl<P: Evict> Mm<P> {
@@ -64,14 +76,13 @@ impl<P: Evict> Mm<P> {
                 return Err(error);
             }
             rounds += 1;
-            let reclaimed = self.reclaim_subtree(ROOT, CLUSTER.max(request.order().frames()));
+            let target = CLUSTER.max(request.order().frames());
+            let reclaimed = self.reclaim_subtree(MemcgId::ROOT, target, request.highest());
             match reclaimed.stop {
                 Stop::Nested => return Err(error),
                 Stop::Crowded => P::relax(),
                 // Frames that were freed wait in pagesets, not only in this CPU's.
-                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {
-                    self.allocator().drain_all()
-                }
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => self.allocator().drain_all(),
                 Stop::Enough | Stop::Exhausted => {
                     self.allocator().drain_all();
                     if let Ok(pages) = self.try_alloc(request) {
@@ -87,7 +98,7 @@ impl<P: Evict> Mm<P> {
 
     /// Frees up to `target` frames, from every group.
     pub fn reclaim(&self, target: u64) -> Reclaimed {
-        self.reclaim_subtree(ROOT, target)
+        self.reclaim_subtree(MemcgId::ROOT, target, ANY_ZONE)
     }
 
     /// Frees up to `target` frames that are charged to a group or below it.
@@ -96,7 +107,7 @@ impl<P: Evict> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn shrink_memcg(&self, memcg: MemcgId, target: u64) -> Result<Reclaimed, NoSuchGroup> {
         self.memcgs().usage(memcg).ok_or(NoSuchGroup(memcg))?;
-        Ok(self.reclaim_subtree(memcg.slot, target))
+        Ok(self.reclaim_subtree(memcg, target, ANY_ZONE))
     }
 
     /// Sets a group's limit in frames and reclaims until its usage fits, as far as that is possible.
@@ -108,18 +119,19 @@ impl<P: Evict> Mm<P> {
         self.set_memcg_max(memcg, frames)?;
         for _ in 0..ROUNDS {
             let excess = self.memcg_usage(memcg)?.saturating_sub(frames);
-            if excess == 0 || self.reclaim_subtree(memcg.slot, excess).freed == 0 {
+            if excess == 0 || !self.reclaim_subtree(memcg, excess, ANY_ZONE).any() {
                 break;
             }
         }
         Ok(self.memcg_usage(memcg)?.saturating_sub(frames))
     }
 
-    /// Scans a subtree at rising priority until `target` frames are free.
-    fn reclaim_subtree(&self, root: Slot, target: u64) -> Reclaimed {
+    /// Scans a subtree at rising priority until `target` frames of zones up to `highest` are free.
+    fn reclaim_subtree(&self, root: MemcgId, target: u64, highest: ZoneKind) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
+            objects: 0,
             stop,
         };
         let _claim = match self.reclaimers.claim(P::task()) {
@@ -128,11 +140,14 @@ impl<P: Evict> Mm<P> {
             Err(Refused::Full) => return none(Stop::Crowded),
         };
         // What waits in this CPU's batches is on no list yet.
-        self.drain_lru_of(P::cpu());
+        self.drain_lru_cpu(P::cpu());
         let mut progress = Progress {
+            root,
+            highest,
             target,
             freed: 0,
             scanned: 0,
+            objects: 0,
             priority: FIRST_PRIORITY,
             force_deactivate: false,
         };
@@ -151,32 +166,28 @@ impl<P: Evict> Mm<P> {
         Reclaimed {
             freed: progress.freed,
             scanned: progress.scanned,
+            objects: progress.objects,
             stop,
         }
     }
 
-    fn scan_at_rising_priority(&self, root: Slot, progress: &mut Progress) {
+    fn scan_at_rising_priority(&self, root: MemcgId, progress: &mut Progress) {
         for priority in (0..=FIRST_PRIORITY).rev() {
             progress.priority = priority;
             let mut at = Some(root);
-            while let Some(slot) = at
+            while let Some(group) = at
                 && progress.left() > 0
             {
                 for node in 0..self.memcgs().nodes() {
-                    self.shrink_lruvec(self.memcgs().lruvec_of(slot, node), progress);
+                    self.shrink_lruvec(group, node, progress);
+                    self.shrink_objects_of(group, node, progress);
                 }
-                at = self.memcgs().next_in_subtree(root, slot, &IrqOff::new());
+                at = self.memcgs().next_in_subtree(root, group, &IrqOff::new());
             }
             if progress.left() == 0 {
                 return;
             }
         }
-    }
-
-    fn drain_lru_of(&self, cpu: CpuId) {
-        let off = IrqOff::new();
-        let dead = self.view().drain(cpu, &off);
-        self.free_dead(&dead, &off);
     }
 }
 
@@ -203,12 +214,15 @@ impl<'m, P: Evict> Pages<'m, P> {
             if round == ROUNDS {
                 break;
             }
-            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()));
+            let Some(full) = mm.memcgs().id_of(full) else {
+                continue; // it ends, and with it its limit
+            };
+            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()), ANY_ZONE);
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
-                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {}
-                Stop::Enough | Stop::Exhausted if P::oom(mm.memcgs().id_of(full)) == Oom::Fail => {
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
+                Stop::Enough | Stop::Exhausted if P::oom(Some(full)) == Oom::Fail => {
                     break;
                 }
                 Stop::Enough | Stop::Exhausted => {}

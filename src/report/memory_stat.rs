@@ -33,13 +33,13 @@ impl MemoryStat {
             frame_bytes: 1 << P::PAGE_SHIFT,
             ..Self::default()
         };
-        let mut at = Some(memcg.slot);
-        while let Some(slot) = at {
+        let mut at = Some(memcg);
+        while let Some(group) = at {
             for node in 0..mm.memcgs().nodes() {
                 let off = IrqOff::new();
                 let Some(held) = mm
                     .view()
-                    .lock_index(mm.memcgs().lruvec_of(slot, node), &off)
+                    .lock_index(mm.memcgs().lruvec_of(group.slot, node), &off)
                 else {
                     continue;
                 };
@@ -48,9 +48,7 @@ impl MemoryStat {
                 }
                 stat.unevictable += held.lruvec.unevictable();
             }
-            at = mm
-                .memcgs()
-                .next_in_subtree(memcg.slot, slot, &IrqOff::new());
+            at = mm.memcgs().next_in_subtree(memcg, group, &IrqOff::new());
         }
         Ok(stat)
     }
