@@ -54,6 +54,12 @@ pub mod memcg;
 // Frames in the order of their use.
 pub mod lru;
 
+// Caches of the kernel's own objects, asked for less under pressure.
+pub mod shrinker;
+
+// Lists of the kernel's own objects, by group and node.
+pub mod list_lru;
+
 // The memory manager: all layers together, and the handles that callers hold.
 pub mod mm;
 
@@ -70,6 +76,7 @@ pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
 pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
+pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
 pub use memcg::{CreateError, MemcgId, RemoveError};
 pub use mm::{
@@ -82,6 +89,7 @@ pub use reclaim::{
     CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Oom, Reclaimed, Release, Stop,
     Unmap, WriteOut,
 };
+pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
 pub use zone::Mobility;
 
 #[cfg(test)]

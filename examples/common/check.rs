@@ -19,7 +19,7 @@
 use std::fmt;
 
 use framekeeper::ZoneKind;
-use framekeeper::zone::watermark::{Edition, SCALE_FACTOR};
+use framekeeper::node::formulas::{Edition, SCALE_FACTOR};
 
 use super::capture::{Capture, Zone};
 use super::limits::{self, Limits, Sizes};

@@ -11,7 +11,8 @@
 
 use std::fmt::{self, Write};
 
-use framekeeper::zone::watermark::{Edition, SCALE_FACTOR, Watermarks, min_free_kib};
+use framekeeper::node::formulas::{Edition, SCALE_FACTOR, min_free_kib};
+use framekeeper::zone::Levels;
 use framekeeper::{NodeId, PageAllocator, Platform, ZoneKind};
 
 use super::limits::{self, Limits, Sizes};
@@ -163,7 +164,7 @@ impl Block<'_> {
         self.line("  pages free     ", |view| view.managed)?;
         self.line("        boost    ", |_| 0)?;
         let marks = |view: &View| view.limits.watermarks.filter(|_| view.managed != 0);
-        let mark = |view: &View, mark: fn(Watermarks) -> u64| marks(view).map_or(0, mark);
+        let mark = |view: &View, mark: fn(Levels) -> u64| marks(view).map_or(0, mark);
         self.line("        min      ", |view| mark(view, |marks| marks.min))?;
         self.line("        low      ", |view| mark(view, |marks| marks.low))?;
         self.line("        high     ", |view| mark(view, |marks| marks.high))?;

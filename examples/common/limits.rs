@@ -10,8 +10,9 @@
 )]
 
 use framekeeper::ZoneKind;
+use framekeeper::node::formulas::{Edition, Share, reserves, shares_min_free};
 use framekeeper::pageset::tune::{self, Inputs, Policy};
-use framekeeper::zone::watermark::{Edition, Share, Watermarks, reserves, shares_min_free};
+use framekeeper::zone::Levels;
 
 use super::machine::PAGE_SHIFT;
 
@@ -40,7 +41,7 @@ pub struct Sizes {
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Watermarks; `None` without min_free.
-    pub watermarks: Option<Watermarks>,
+    pub watermarks: Option<Levels>,
     /// Reserves against requests of each highest kind.
     pub protection: [u64; ZoneKind::ALL.len()],
     /// Limits of each CPU's pageset, from our low watermark if there is one, else from the machine's.
@@ -59,7 +60,7 @@ impl Limits {
                 min_free: kib >> (PAGE_SHIFT - 10),
                 scale_factor: sizes.scale_factor,
             };
-            share.watermarks(sizes.edition)
+            share.levels(sizes.edition)
         });
         let inputs = Inputs {
             managed,

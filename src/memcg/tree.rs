@@ -127,10 +127,15 @@ impl Group {
         (life == Life::Live).then_some(MemcgId { slot, generation })
     }
 
-    /// Whether the slot is still the group that `generation` names, living or on its way out.
-    fn is_still(&self, generation: u32) -> bool {
-        let (now, life) = unpack(self.life.load(Ordering::Acquire));
-        now == generation && life != Life::Free
+    /// Whether `generation` names the group in this slot, alive or dying.
+    pub(super) fn is_used_as(&self, generation: u32) -> bool {
+        let (current, life) = unpack(self.life.load(Ordering::Acquire));
+        current == generation && life != Life::Free
+    }
+
+    /// The generation of the group in this slot.
+    pub(super) fn generation(&self) -> u32 {
+        unpack(self.life.load(Ordering::Acquire)).0
     }
 }
 
@@ -144,11 +149,17 @@ impl Tree {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Creates an empty group without limit under `parent`.
+    /// Creates an empty group without limit under `parent`. `prepare` makes ready what other layers keep for it, before its
+    /// id is published; it runs under the tree lock.
     ///
     /// # Errors
     /// [`CreateError`], with nothing changed.
-    pub(crate) fn create(&self, parent: MemcgId, off: &IrqOff<P>) -> Result<MemcgId, CreateError> {
+    pub(crate) fn create(
+        &self,
+        parent: MemcgId,
+        off: &IrqOff<P>,
+        prepare: impl FnOnce(MemcgId),
+    ) -> Result<MemcgId, CreateError> {
         let mut tree = self.tree.lock(off);
         let above = self.live(parent).ok_or(CreateError::NoSuchParent(parent))?;
         let depth = above.depth.load(Ordering::Relaxed) + 1;
@@ -170,6 +181,7 @@ impl<P: Platform> Memcgs<P> {
         group.first_child.store(NONE, Ordering::Relaxed);
         self.link_child(above, group, slot);
         let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
+        prepare(MemcgId { slot, generation });
         // Published last. Release pairs with the Acquire of `is_live`: a charge sees all of the above.
         group
             .life
@@ -257,7 +269,7 @@ impl<P: Platform> Memcgs<P> {
     /// The group, unless it has left the tree.
     fn still(&self, id: MemcgId) -> Option<&Group> {
         let group = self.groups.get(id.slot as usize)?;
-        group.is_still(id.generation).then_some(group)
+        group.is_used_as(id.generation).then_some(group)
     }
 
     /// Runs `action` unless the group has left the tree. Nobody else gets its slot, and so its lruvecs, meanwhile.

@@ -9,9 +9,11 @@ use super::{Mm, Scanners};
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
+use crate::list_lru::ListLrus;
 use crate::lru::{BatchSize, Lru, Sizes};
 use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
+use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
 use crate::sync::atomic::AtomicU64;
 
@@ -22,6 +24,10 @@ pub struct MmConfig {
     pub alloc: alloc::Config,
     /// How many groups.
     pub memcgs: MemcgLimits,
+    /// Lists of the kernel's objects: each takes 128 bytes for each group and node.
+    pub list_lrus: u32,
+    /// Shrinkers: each takes 8 bytes for each group and node.
+    pub shrinkers: u32,
     /// How many folios wait in a CPU's batch of LRU moves.
     pub lru_batch: BatchSize,
 }
@@ -44,6 +50,8 @@ impl MmConfig {
                 depth: 16,
                 owners: groups.saturating_mul(2),
             },
+            list_lrus: 4,
+            shrinkers: 16,
             lru_batch: BatchSize::default(),
         }
     }
@@ -94,6 +102,8 @@ impl<P: Platform> Mm<P> {
             batch: config.lru_batch,
         };
         let lru = Lru::build(bump, &sizes)?;
+        let shrinkers = Shrinkers::build(bump, config.shrinkers, limits.groups * nodes)?;
+        let list_lrus = ListLrus::build(bump, config.list_lrus, limits.groups, nodes, cpus)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
         let scanners = bump.slots(alloc.zone_count() as usize, |_| Scanners::new())?;
         Ok(Self {
@@ -101,6 +111,8 @@ impl<P: Platform> Mm<P> {
             frames,
             memcgs,
             lru,
+            shrinkers,
+            list_lrus,
             refused_puts: AtomicU64::new(0),
             reclaimers,
             scanners,

@@ -13,6 +13,7 @@ mod groups;
 mod isolated;
 mod migrate;
 mod moves;
+mod objects;
 mod release;
 mod scanners;
 mod split;
@@ -23,9 +24,11 @@ use core::fmt;
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::Memory;
 use crate::frame::FrameTable;
+use crate::list_lru::{self, ListLrus};
 use crate::lru::{Lru, View};
 use crate::memcg::Memcgs;
 use crate::platform::Platform;
+use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,6 +51,8 @@ pub struct Mm<P: Platform> {
     frames: FrameTable,
     memcgs: Memcgs<P>,
     lru: Lru<P>,
+    shrinkers: Shrinkers<P>,
+    list_lrus: ListLrus<P>,
     /// Puts of references that nobody held; each leaked its frame. 0 in a correct kernel.
     refused_puts: AtomicU64,
     /// Who reclaims now; see reclaim.
@@ -97,6 +102,20 @@ impl<P: Platform> Mm<P> {
             memcgs: &self.memcgs,
             lru: &self.lru,
         }
+    }
+
+    #[inline]
+    fn lists(&self) -> list_lru::View<'_, P> {
+        list_lru::View {
+            memcgs: &self.memcgs,
+            shrinkers: &self.shrinkers,
+            lists: &self.list_lrus,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shrinkers(&self) -> &Shrinkers<P> {
+        &self.shrinkers
     }
 
     #[inline]

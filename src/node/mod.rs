@@ -5,6 +5,7 @@
 //! spans of zones may overlap, so a frame's zone is found from the runs of memory, never from spans.
 //! Lock ranks: none of its own. Used by: alloc, and through it frame, lru and reclaim.
 
+pub mod formulas;
 mod limits;
 mod plan;
 mod zonelist;
@@ -50,7 +51,7 @@ struct Run {
 /// The zone that is asked first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct First {
-    /// Index of the CPU's pageset of the zone among all; beyond them if there is no zone.
+    /// Index of the CPU's pageset of the zone among all; beyond them if there is no zone, or no fast way.
     pub(crate) pageset: u32,
     /// Index of the zone, or [`NO_ZONE`].
     pub(crate) zone: u8,
@@ -61,6 +62,8 @@ pub(crate) struct First {
 pub(crate) struct Shape {
     pub(crate) cpus: u32,
     pub(crate) shards: Option<u32>,
+    /// Whether requests may be served from pagesets without a look at the block.
+    pub(crate) fast: bool,
     pub(crate) node_of: fn(CpuId) -> NodeId,
     pub(crate) distance: fn(NodeId, NodeId) -> u8,
 }
@@ -141,7 +144,8 @@ impl<P: Platform> Nodes<P> {
         let firsts = bump.slots(shape.cpus as usize, |cpu| {
             let node = (shape.node_of)(CpuId(cpu as u32));
             let from = usize::from(node.0) * zones;
-            let list = &lists[from..from + zones];
+            // The port may name another node each time it is asked.
+            let list = lists.get(from..from + zones).unwrap_or(&[]);
             let first = |highest: ZoneKind| {
                 let fits = |zone: &&u8| {
                     let zone = kinds.get(usize::from(**zone));
@@ -153,7 +157,10 @@ impl<P: Platform> Nodes<P> {
                         zone: NO_ZONE,
                     },
                     |&zone| First {
-                        pageset: (cpu * zones) as u32 + u32::from(zone),
+                        pageset: match shape.fast {
+                            true => (cpu * zones) as u32 + u32::from(zone),
+                            false => u32::MAX,
+                        },
                         zone,
                     },
                 )

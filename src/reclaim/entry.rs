@@ -45,8 +45,17 @@ pub struct Reclaimed {
     pub freed: u64,
     /// Folios looked at.
     pub scanned: u64,
+    /// Objects that shrinkers freed, as they said.
+    pub objects: u64,
     /// Why it ended.
     pub stop: Stop,
+}
+
+impl Reclaimed {
+    /// Whether anything was freed. Objects may or may not have freed frames with them: worth another try.
+    fn any(&self) -> bool {
+        self.freed > 0 || self.objects > 0
+    }
 }
 
 impl<P: Evict> Mm<P> {
@@ -73,9 +82,7 @@ impl<P: Evict> Mm<P> {
                 Stop::Nested => return Err(error),
                 Stop::Crowded => P::relax(),
                 // Frames that were freed wait in pagesets, not only in this CPU's.
-                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {
-                    self.allocator().drain_all()
-                }
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => self.allocator().drain_all(),
                 Stop::Enough | Stop::Exhausted => {
                     self.allocator().drain_all();
                     if let Ok(pages) = self.try_alloc(request) {
@@ -112,7 +119,7 @@ impl<P: Evict> Mm<P> {
         self.set_memcg_max(memcg, frames)?;
         for _ in 0..ROUNDS {
             let excess = self.memcg_usage(memcg)?.saturating_sub(frames);
-            if excess == 0 || self.reclaim_subtree(memcg, excess, ANY_ZONE).freed == 0 {
+            if excess == 0 || !self.reclaim_subtree(memcg, excess, ANY_ZONE).any() {
                 break;
             }
         }
@@ -124,6 +131,7 @@ impl<P: Evict> Mm<P> {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
+            objects: 0,
             stop,
         };
         let _claim = match self.reclaimers.claim(P::task()) {
@@ -139,6 +147,7 @@ impl<P: Evict> Mm<P> {
             target,
             freed: 0,
             scanned: 0,
+            objects: 0,
             priority: FIRST_PRIORITY,
             force_deactivate: false,
         };
@@ -157,6 +166,7 @@ impl<P: Evict> Mm<P> {
         Reclaimed {
             freed: progress.freed,
             scanned: progress.scanned,
+            objects: progress.objects,
             stop,
         }
     }
@@ -170,6 +180,7 @@ impl<P: Evict> Mm<P> {
             {
                 for node in 0..self.memcgs().nodes() {
                     self.shrink_lruvec(group, node, progress);
+                    self.shrink_objects_of(group, node, progress);
                 }
                 at = self.memcgs().next_in_subtree(root, group, &IrqOff::new());
             }
@@ -210,7 +221,7 @@ impl<'m, P: Evict> Pages<'m, P> {
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
-                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {}
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
                 Stop::Enough | Stop::Exhausted if P::oom(Some(full)) == Oom::Fail => {
                     break;
                 }

@@ -9,6 +9,7 @@
 mod compact;
 mod entry;
 mod evict;
+mod objects;
 mod refault;
 mod scan;
 mod verdict;
@@ -16,3 +17,4 @@ mod verdict;
 pub use compact::{CompactStop, Compacted, Copied, Migrate, Moving};
 pub use entry::{Reclaimed, Stop};
 pub use evict::{Evict, Evicted, Oom, Release, Unmap, WriteOut};
+pub use objects::ShrinkError;
