@@ -484,3 +484,55 @@ fn limits_of_impossible_machines_are_numbers_and_no_panic() {
         }
     }
 }
+
+#[test]
+fn a_bulk_request_fills_the_empty_slots_and_counts_the_full_ones() {
+    // misuse 22, R28: a full, an empty or a partly filled array
+    let allocator = allocator(one_region(1 << 20, 1 << 14), &config()).unwrap();
+    let free = allocator.free_frames();
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut []), 0);
+    let mut slots: Vec<_> = (0..500).map(|_| None).collect();
+    for at in [0, 7, 8, 499] {
+        slots[at] = Some(allocator.try_alloc(ONE).unwrap());
+    }
+    let kept: Vec<_> = [0, 7, 8, 499]
+        .map(|at| slots[at].as_ref().unwrap().pfn())
+        .into();
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut slots), 500);
+    assert_eq!(allocator.free_frames(), free - 500);
+    assert!(
+        [0, 7, 8, 499]
+            .iter()
+            .zip(&kept)
+            .all(|(&at, &pfn)| slots[at].as_ref().unwrap().pfn() == pfn)
+    );
+    // Full: nothing is allocated.
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut slots), 500);
+    assert_eq!(allocator.free_frames(), free - 500);
+    // More than there is: as many as there are.
+    let mut all: Vec<_> = (0..free as usize).map(|_| None).collect();
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut all), free as usize - 500);
+    assert_eq!(allocator.free_frames(), 0);
+    let mut pfns: Vec<_> = all
+        .iter()
+        .chain(&slots)
+        .flatten()
+        .map(|pages| pages.pfn())
+        .collect();
+    pfns.sort();
+    pfns.dedup();
+    assert_eq!(pfns.len() as u64, free);
+    allocator.free_all(all.into_iter().chain(slots).flatten());
+    assert_eq!(allocator.free_frames(), free);
+    // Contradictions and orders without a list go the same way as single requests.
+    let mut slots = [const { None }; 3];
+    assert_eq!(
+        allocator.try_alloc_bulk(ONE.mobility(Mobility::Cma), &mut slots),
+        0
+    );
+    let order5 = Request::new(Order::new(5).unwrap());
+    assert_eq!(allocator.try_alloc_bulk(order5, &mut slots), 3);
+    drop(slots);
+    assert_eq!(allocator.free_frames(), free);
+    allocator.check().unwrap();
+}

@@ -155,6 +155,11 @@ impl Request {
         self.0 >> NODES_AT & BYTE == 0
     }
 
+    /// Whether pagesets of the CPU's first zone may serve it without more ado.
+    pub(super) const fn is_plain(self) -> bool {
+        self.is_local() && self.sort().is_cached() && !self.is_zeroed()
+    }
+
     /// Whether its parts go together.
     pub(super) fn check(self) -> Result<(), AllocError> {
         let movable_zone = self.highest() == ZoneKind::Movable;
