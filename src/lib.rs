@@ -70,8 +70,10 @@ pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
 pub use frame::FrameTableFault;
 pub use lru::{Backing, ListKind};
-pub use memcg::MemcgId;
-pub use mm::{ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError};
+pub use memcg::{MemcgId, PageState};
+pub use mm::{
+    ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError, StateChange,
+};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{Evict, Oom, Release, Unmap, WriteOut};

@@ -47,10 +47,19 @@ bitflags! {
         const UNEVICTABLE = 1 << 4;
         /// Was active before it was deactivated.
         const WORKINGSET = 1 << 5;
-        /// Changed since it was last written out.
-        const DIRTY = 1 << 6;
         /// Given to the LRU: in an add batch, linked, or isolated. Set once in a folio's life.
         const MEMBER = 1 << 7;
+        /// The states that groups count, a bit each; changed by mm's account only, which counts.
+        const STATES = 0x7f << STATE_SHIFT;
+    }
+}
+
+const STATE_SHIFT: usize = 20;
+
+impl Flags {
+    /// The flag of the state at `index` in memcg's list of them.
+    pub(crate) const fn of_state(index: usize) -> Self {
+        Self::from_bits_truncate(1 << (STATE_SHIFT + index)).intersection(Self::STATES)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::boot::Bump;
 use crate::boot::Storage;
 use crate::frame::{FrameNo, FrameTable};
 use crate::loom_host::{LoomLock, model_platform};
-use crate::memcg::{MemcgId, MemcgLimits, Memcgs};
+use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs};
 use crate::platform::IrqOff;
 
 model_platform!(
@@ -70,7 +70,7 @@ impl Machine {
         let child = machine.memcgs.create(MemcgId::ROOT, &off).unwrap();
         let owner = machine
             .memcgs
-            .try_charge(child, NodeId(0), 1)
+            .try_charge(child, NodeId(0), 1, Force::Within)
             .unwrap_or_else(|_| unreachable!("no limit"));
         let frame = machine.frames.number(Pfn(1)).unwrap();
         let record = machine.frames.record(frame);

@@ -10,7 +10,8 @@
 
 use core::fmt;
 
-use super::counter::PageCounter;
+use super::counter::{PageCounter, Protection};
+use super::events::Events;
 use super::{MemcgId, Memcgs};
 use crate::addr::NodeId;
 use crate::platform::{IrqOff, Platform};
@@ -39,6 +40,9 @@ pub(super) struct Group {
     /// Generation and [`Life`].
     life: AtomicU64,
     pub(super) counter: PageCounter,
+    pub(super) events: Events,
+    /// Moves of charges out of this place that are under way. Not reset: a move may outlive its group.
+    pub(super) moving: AtomicU32,
     /// Steps from the root. Written before the group is published.
     depth: AtomicU32,
     // Links; written under the tree lock, `parent` before the group is published.
@@ -93,6 +97,26 @@ pub enum RemoveError {
     HasChildren,
 }
 
+/// Why a group's protection was not set. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ProtectError {
+    /// The id names no living group.
+    NoSuchGroup(MemcgId),
+    /// The root competes with nobody: nothing protects it.
+    Root,
+    /// More than the group may have.
+    AboveMax {
+        /// Its limit in frames.
+        max: u64,
+    },
+    /// More than the group above asked for, so that it could never be in effect: protect that one first.
+    AboveParent {
+        /// The parent's setting in frames.
+        parent: u64,
+    },
+}
+
 /// A group on its way out: its lists and owners must be given to the parent before [`Memcgs::finish_removal`].
 #[must_use]
 #[derive(Debug)]
@@ -108,6 +132,8 @@ impl Group {
         Self {
             life: AtomicU64::new(pack(0, if root { Life::Live } else { Life::Free })),
             counter: PageCounter::new(),
+            events: Events::default(),
+            moving: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             parent: AtomicU32::new(NONE),
             first_child: AtomicU32::new(NONE),
@@ -163,6 +189,7 @@ impl<P: Platform> Memcgs<P> {
         tree.free = group.next_sibling.load(Ordering::Relaxed);
         tree.used += 1;
         group.counter.reset();
+        group.events.reset();
         group.depth.store(depth, Ordering::Relaxed);
         group.parent.store(parent.slot, Ordering::Relaxed);
         group.first_child.store(NONE, Ordering::Relaxed);
@@ -173,6 +200,34 @@ impl<P: Platform> Memcgs<P> {
             .life
             .store(pack(generation, Life::Live), Ordering::Release);
         Ok(MemcgId { slot, generation })
+    }
+
+    /// Sets how many frames of a group are protected.
+    ///
+    /// # Errors
+    /// [`ProtectError`], with nothing changed.
+    pub(crate) fn protect(
+        &self,
+        id: MemcgId,
+        kind: Protection,
+        frames: u64,
+        off: &IrqOff<P>,
+    ) -> Result<(), ProtectError> {
+        // Locked: the group cannot begin to end, and its parent's setting cannot change, meanwhile.
+        let _tree = self.tree.lock(off);
+        let group = self.live(id).ok_or(ProtectError::NoSuchGroup(id))?;
+        let parent = group.parent.load(Ordering::Relaxed);
+        let above = self.groups.get(parent as usize).ok_or(ProtectError::Root)?;
+        let max = group.counter.max();
+        if frames > max {
+            return Err(ProtectError::AboveMax { max });
+        }
+        let setting = above.counter.share(kind).setting();
+        if parent != ROOT && frames > setting {
+            return Err(ProtectError::AboveParent { parent: setting });
+        }
+        group.counter.protect(kind, frames, &above.counter);
+        Ok(())
     }
 
     /// Ends new charges to a group, and waits until running ones are done.
@@ -195,6 +250,11 @@ impl<P: Platform> Memcgs<P> {
         group
             .life
             .store(pack(id.generation, Life::Dying), Ordering::Release);
+        // Its parent's children no longer include it. Usage may change until the end, its setting does not.
+        let parent = &self.groups[group.parent.load(Ordering::Relaxed) as usize].counter;
+        for kind in [Protection::Min, Protection::Low] {
+            group.counter.protect(kind, 0, parent);
+        }
         drop(tree);
         Ok(Removal {
             child: id.slot,
@@ -207,6 +267,9 @@ impl<P: Platform> Memcgs<P> {
         let mut tree = self.tree.lock(off);
         let group = &self.groups[removal.child as usize];
         self.unlink_child(&self.groups[removal.parent as usize], group);
+        if group.counter.squeezed().swap(false, Ordering::Relaxed) {
+            self.squeezed.fetch_sub(1, Ordering::SeqCst);
+        }
         let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
         group.life.store(
             pack(generation.wrapping_add(1), Life::Free),
@@ -346,5 +409,20 @@ impl fmt::Display for RemoveError {
     }
 }
 
+impl fmt::Display for ProtectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchGroup(id) => write!(f, "the group {id} does not exist"),
+            Self::Root => f.write_str("the root group cannot be protected"),
+            Self::AboveMax { max } => write!(f, "the group may have {max} frames: protect no more"),
+            Self::AboveParent { parent } => write!(
+                f,
+                "the group above protects {parent} frames: protect no more, or that one first"
+            ),
+        }
+    }
+}
+
 impl core::error::Error for CreateError {}
+impl core::error::Error for ProtectError {}
 impl core::error::Error for RemoveError {}

@@ -1,6 +1,6 @@
 //! Groups as kernels handle them.
 //!
-//! Owns: creation, removal, limits and usage of memcgs. Invariants: a removed group's frames belong to its parent before the
+//! Owns: creation, removal and usage of memcgs. Invariants: a removed group's frames belong to its parent before the
 //! call returns; removing touches lists, not frames.
 //! Lock ranks: takes `MemcgTree`, then `LruVec` pairs; waits for grace periods holding none. Used by: kernels, reclaim.
 
@@ -47,23 +47,6 @@ impl<P: Platform> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn memcg_usage(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
         self.memcgs.usage(memcg).ok_or(NoSuchGroup(memcg))
-    }
-
-    /// A group's limit in frames, `u64::MAX` if it has none.
-    ///
-    /// # Errors
-    /// [`NoSuchGroup`] for a stale id.
-    pub fn memcg_max(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
-        self.memcgs.max(memcg).ok_or(NoSuchGroup(memcg))
-    }
-
-    /// Sets a group's limit in frames. Frees nothing: further charges fail until usage falls below it
-    /// ([`shrink_memcg_to`](Self::shrink_memcg_to) also reclaims).
-    ///
-    /// # Errors
-    /// [`NoSuchGroup`] for a stale id, or the root, which has no limit.
-    pub fn set_memcg_max(&self, memcg: MemcgId, frames: u64) -> Result<(), NoSuchGroup> {
-        self.memcgs.set_max(memcg, frames).ok_or(NoSuchGroup(memcg))
     }
 
     /// Groups that exist, the root and dying ones included.

@@ -5,11 +5,16 @@
 //! is charged from `charge_to` until its last reference is dropped, and then leaves its list, its group and returns to the allocator, in that order.
 //! Lock ranks: none of its own. Used by: kernels; reclaim adds what needs the eviction hooks.
 
+mod account;
 mod check;
 mod config;
 mod folio;
 mod groups;
 mod isolated;
+mod limits;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod moving;
 
 use core::fmt;
 
@@ -24,12 +29,14 @@ use crate::sync::Claims;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::zone::Block;
 
+pub use account::StateChange;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
 pub(crate) use folio::Refusal;
 pub use folio::{ChargeError, Folio, FolioView, LruError};
 pub use groups::NoSuchGroup;
 pub use isolated::Isolated;
+pub use moving::{MoveError, Moving};
 
 /// A memory manager over one machine's (or guest's) memory. Many may live side by side.
 pub struct Mm<P: Platform> {
@@ -118,15 +125,26 @@ impl<P: Platform> Mm<P> {
             return;
         }
         self.view().remove_dead(dead, off);
-        self.alloc.free_blocks(dead.iter().map(|&frame| {
-            let record = self.frames.record(frame);
-            let order = record.order();
-            if let Some(owner) = record.owner() {
-                record.set_owner(None);
-                self.memcgs.uncharge(owner, order.frames());
-            }
-            Block::new(self.frames.pfn(frame), order)
-        }));
+        for &frame in dead {
+            self.uncharge(frame, off);
+        }
+        self.alloc.free_blocks(
+            dead.iter().map(|&frame| {
+                Block::new(self.frames.pfn(frame), self.frames.record(frame).order())
+            }),
+        );
+    }
+}
+
+impl<P: Platform> Mm<P> {
+    /// Takes a dead frame out of its group's counts.
+    fn uncharge(&self, frame: FrameNo, off: &IrqOff<P>) {
+        let record = self.frames.record(frame);
+        if let Some(owner) = record.owner() {
+            self.view().leave_states(frame, off);
+            record.set_owner(None);
+            self.memcgs.uncharge(owner, record.order().frames(), off);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::evict::{Evict, Oom};
 use super::scan::Progress;
 use crate::addr::CpuId;
 use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, MemcgId, ROOT, Slot};
+use crate::memcg::{self, Event, Force, MemcgId, ROOT, Slot};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
 use crate::sync::Refused;
@@ -192,13 +192,16 @@ impl<'m, P: Evict> Pages<'m, P> {
     ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
         let mut pages = self;
         for round in 0..=ROUNDS {
-            let full = match pages.charge_or_full(mm, memcg) {
+            let (refusal, back) = match pages.charge_or_full(mm, memcg, Force::Within) {
                 Ok(folio) => return Ok(folio),
-                Err((Refusal::Memcg(memcg::Refusal::Full(slot)), back)) => {
-                    pages = back;
-                    slot
-                }
-                Err((_, back)) => return back.try_charge_to(mm, memcg),
+                Err(refused) => refused,
+            };
+            pages = back;
+            if round == 0 {
+                mm.note_refusal(refusal);
+            }
+            let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
+                return Err((mm.charge_error(memcg, refusal), pages));
             };
             if round == ROUNDS {
                 break;
@@ -208,12 +211,19 @@ impl<'m, P: Evict> Pages<'m, P> {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
                 Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {}
-                Stop::Enough | Stop::Exhausted if P::oom(mm.memcgs().id_of(full)) == Oom::Fail => {
-                    break;
+                Stop::Enough | Stop::Exhausted => {
+                    let full = mm.memcgs().id_of(full);
+                    if let Some(full) = full {
+                        mm.count_memcg_event(full, Event::Oom);
+                    }
+                    if P::oom(full) == Oom::Fail {
+                        break;
+                    }
                 }
-                Stop::Enough | Stop::Exhausted => {}
             }
         }
-        pages.try_charge_to(mm, memcg)
+        pages
+            .charge_or_full(mm, memcg, Force::Within)
+            .map_err(|(refusal, pages)| (mm.charge_error(memcg, refusal), pages))
     }
 }

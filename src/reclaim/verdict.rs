@@ -7,7 +7,8 @@
 use super::evict::{Evict, Release, Unmap, WriteOut};
 use crate::frame::{Flags, FrameNo};
 use crate::lru::Backing;
-use crate::mm::Isolated;
+use crate::memcg::PageState;
+use crate::mm::{Isolated, StateChange};
 
 /// What is to be done with a folio.
 #[must_use]
@@ -75,9 +76,11 @@ fn evict<P: Evict>(folio: &Isolated<'_, P>) -> Evicted {
     let record = folio.record();
     if folio.backing() == Backing::Anon || folio.is_dirty() {
         // Cleared first: what is written to the frame from now on marks it again.
-        let dirty = record.clear(Flags::DIRTY) & Flags::DIRTY;
+        let was_dirty = folio.account(PageState::DIRTY, StateChange::Leave);
         if P::write_out(folio) == WriteOut::Busy {
-            record.set(dirty);
+            if was_dirty {
+                folio.mark_dirty();
+            }
             return Evicted::Refused;
         }
     }
