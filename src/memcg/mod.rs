@@ -13,6 +13,7 @@ mod charge;
 mod charge_tests;
 mod counter;
 mod events;
+mod iter;
 mod moving;
 mod owner;
 mod protection;
@@ -31,6 +32,8 @@ use crate::sync::{Epoch, Lock, PerCpu};
 pub(crate) use charge::Force;
 pub use counter::Protection;
 pub use events::Event;
+use iter::Cursor;
+pub(crate) use iter::Walk;
 pub(crate) use owner::{LruVecIndex, OwnerIndex, Owners, Standing};
 pub use protection::{Claim, Shield, Unclaimed, effective, high_delay_ms};
 pub use stats::PageState;
@@ -122,13 +125,14 @@ impl<P: Platform> Memcgs<P> {
         if limits.owners < nodes || limits.owners > owner::MOST_OWNERS {
             return Err(MemcgFault::Limits);
         }
+        let cursors = bump.slots_mut(lruvecs as usize, |_| Cursor::START)?;
         let memcgs = Self {
             groups: bump.slots(limits.groups as usize, |slot| {
                 Group::new(slot as u32, limits.groups)
             })?,
             nodes,
             deepest: limits.depth,
-            tree: Lock::new(Tree::new(limits.groups)),
+            tree: Lock::new(Tree::new(limits.groups, cursors)),
             owners: Owners::build(bump, limits.owners)?,
             current: bump.slots(lruvecs as usize, |_| AtomicU32::new(u32::MAX))?,
             stocks: bump.per_cpu(cpus, || Lock::new(Stock::default()))?,
@@ -164,6 +168,12 @@ impl<P: Platform> Memcgs<P> {
     #[inline]
     pub(crate) fn owners(&self) -> &Owners {
         &self.owners
+    }
+
+    /// Whether so few owner slots are free that dead groups should give theirs back.
+    pub(crate) fn owners_are_few(&self) -> bool {
+        // An eighth: batches then run often enough to end before the last one is taken.
+        self.owners.free() < self.owners.count() / 8
     }
 
     /// Waits until every charge and uncharge that runs now is done.

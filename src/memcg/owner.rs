@@ -51,6 +51,8 @@ pub(crate) struct Owners {
     slots: &'static [Slot],
     /// Where the search for a free slot starts; only a hint.
     next: AtomicU32,
+    /// Slots that are not free.
+    used: AtomicU32,
 }
 
 impl Owners {
@@ -62,12 +64,13 @@ impl Owners {
         Ok(Self {
             slots: bump.slots(count as usize, slot)?,
             next: AtomicU32::new(0),
+            used: AtomicU32::new(0),
         })
     }
 
     /// Takes a free slot for a living group's `lruvec`.
     pub(super) fn take(&self, lruvec: LruVecIndex) -> Option<OwnerIndex> {
-        let count = self.slots.len() as u32;
+        let count = self.count();
         let from = self.next.load(Ordering::Relaxed);
         let found = (0..count).map(|i| (from + i) % count).find(|&i| {
             let slot = &self.slots[i as usize];
@@ -82,6 +85,7 @@ impl Owners {
             .references
             .store(1, Ordering::Relaxed);
         self.next.store((found + 1) % count, Ordering::Relaxed);
+        self.used.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
@@ -138,6 +142,7 @@ impl Owners {
             if slot.references.fetch_sub(references, Ordering::AcqRel) != references {
                 return;
             }
+            self.used.fetch_sub(1, Ordering::Relaxed);
             let target = slot.target.swap(FREE, Ordering::AcqRel);
             if target == FREE || target & FORWARD == 0 {
                 return;
@@ -169,6 +174,17 @@ impl Owners {
             slot.references.fetch_add(frames, Ordering::Relaxed);
         }
         self.put(owner, UNSETTLED + 1);
+    }
+
+    /// Slots that nobody has.
+    pub(super) fn free(&self) -> u32 {
+        self.count()
+            .saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    /// All slots.
+    pub(super) fn count(&self) -> u32 {
+        self.slots.len() as u32
     }
 
     /// References to `owner`, for `check()`.
@@ -237,8 +253,9 @@ mod tests {
     fn no_slot_is_given_twice() {
         let owners = owners(2);
         assert!(owners.take(0).is_some() && owners.take(1).is_some());
-        assert_eq!(owners.take(2), None);
+        assert_eq!((owners.take(2), owners.free()), (None, 0));
         owners.put(0, 1);
+        assert_eq!(owners.free(), 1);
         assert_eq!(owners.take(2), Some(0));
     }
 }

@@ -1,6 +1,6 @@
 //! The shape of the tree and the life of a group.
 //!
-//! Owns: [`Group`] and its states; creation, removal, the walk over a subtree.
+//! Owns: [`Group`] and its states; creation, removal, what comes after a group in a walk.
 //! Invariants: a group is `Live` from the moment its id is published, which happens last; its slot is reused, under a new
 //! generation, only after a grace period in which nobody charges to it any more. A parent outlives its children.
 //! Removal: `Dying` (no new charges) → grace period (running charges end) → lists and owners go to the parent →
@@ -12,6 +12,7 @@ use core::fmt;
 
 use super::counter::{PageCounter, Protection};
 use super::events::Events;
+use super::iter::Cursor;
 use super::{MemcgId, Memcgs};
 use crate::addr::NodeId;
 use crate::platform::{IrqOff, Platform};
@@ -59,6 +60,8 @@ pub(super) struct Tree {
     free: Slot,
     /// Groups alive or dying.
     used: u32,
+    /// By lruvec; see iter.rs.
+    pub(super) cursors: &'static mut [Cursor],
 }
 
 impl Ranked for Tree {
@@ -81,7 +84,7 @@ pub enum CreateError {
         /// The configured depth.
         deepest: u32,
     },
-    /// All owner slots are held by dead groups whose frames are still in use: free some, or configure more.
+    /// Every owner slot is one of a living group, or of a group that is ending: configure more.
     OwnersExhausted,
 }
 
@@ -159,10 +162,11 @@ impl Group {
 }
 
 impl Tree {
-    pub(super) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32, cursors: &'static mut [Cursor]) -> Self {
         Self {
             free: if count > 1 { 1 } else { NONE },
             used: 1,
+            cursors,
         }
     }
 }
@@ -266,6 +270,7 @@ impl<P: Platform> Memcgs<P> {
     pub(crate) fn finish_removal(&self, removal: Removal, off: &IrqOff<P>) {
         let mut tree = self.tree.lock(off);
         let group = &self.groups[removal.child as usize];
+        self.leave_cursors(tree.cursors, removal.child);
         self.unlink_child(&self.groups[removal.parent as usize], group);
         if group.counter.squeezed().swap(false, Ordering::Relaxed) {
             self.squeezed.fetch_sub(1, Ordering::SeqCst);
@@ -280,10 +285,8 @@ impl<P: Platform> Memcgs<P> {
         tree.used -= 1;
     }
 
-    /// The group after `slot` in a walk over `root` and everything below it, parents first.
-    /// Ends early if `slot` left the tree meanwhile.
-    pub(crate) fn next_in_subtree(&self, root: Slot, slot: Slot, off: &IrqOff<P>) -> Option<Slot> {
-        let _tree = self.tree.lock(off);
+    /// The group after `slot` in a walk over `root` and everything below it. The tree is locked.
+    pub(super) fn successor(&self, root: Slot, slot: Slot) -> Option<Slot> {
         let group = self
             .groups
             .get(slot as usize)
@@ -392,9 +395,9 @@ impl fmt::Display for CreateError {
                 f,
                 "groups nest at most {deepest} deep: configure a greater depth"
             ),
-            Self::OwnersExhausted => f.write_str(
-                "dead groups' frames hold every owner slot: free some, or configure more",
-            ),
+            Self::OwnersExhausted => {
+                f.write_str("living groups hold every owner slot: remove some, or configure more")
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::lru::Lru;
 use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::sync::Claims;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Numbers that an instance is built for.
 #[derive(Clone, Debug)]
@@ -91,6 +91,7 @@ impl<P: Platform> Mm<P> {
             memcgs,
             lru,
             refused_puts: AtomicU64::new(0),
+            reown_from: AtomicU32::new(0),
             reclaimers,
         })
     }

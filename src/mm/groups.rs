@@ -20,7 +20,14 @@ impl<P: Platform> Mm<P> {
     /// # Errors
     /// [`CreateError`], with nothing changed.
     pub fn create_memcg(&self, parent: MemcgId) -> Result<MemcgId, CreateError> {
-        self.memcgs.create(parent, &IrqOff::new())
+        match self.memcgs.create(parent, &IrqOff::new()) {
+            Err(CreateError::OwnersExhausted) => {
+                // Frames of dead groups may hold slots that their heirs do not need.
+                self.reown_all();
+                self.memcgs.create(parent, &IrqOff::new())
+            }
+            created => created,
+        }
     }
 
     /// Removes a group without children. Its frames, and its charges still to come to an end, are its parent's from now on.
@@ -38,6 +45,9 @@ impl<P: Platform> Mm<P> {
         self.memcgs.wait_for_charges();
         self.memcgs.put_owners(removal.child);
         self.memcgs.finish_removal(removal, &IrqOff::new());
+        if self.memcgs.owners_are_few() {
+            let _: super::reown::Looked = self.reown();
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ mod limits;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod moving;
+mod reown;
 
 use core::fmt;
 
@@ -26,7 +27,7 @@ use crate::lru::{Lru, View};
 use crate::memcg::Memcgs;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::Claims;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::zone::Block;
 
 pub use account::StateChange;
@@ -46,6 +47,8 @@ pub struct Mm<P: Platform> {
     lru: Lru<P>,
     /// Puts of references that nobody held; each leaked its frame. 0 in a correct kernel.
     refused_puts: AtomicU64,
+    /// Number of the frame at which the next look for frames of dead groups begins; only a hint.
+    reown_from: AtomicU32,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
 }

@@ -9,7 +9,7 @@ use super::evict::{Evict, Oom};
 use super::scan::Progress;
 use crate::addr::CpuId;
 use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, Event, Force, MemcgId, ROOT, Slot};
+use crate::memcg::{self, Event, Force, MemcgId, ROOT, Slot, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
 use crate::sync::Refused;
@@ -158,18 +158,32 @@ impl<P: Evict> Mm<P> {
     fn scan_at_rising_priority(&self, root: Slot, progress: &mut Progress) {
         for priority in (0..=FIRST_PRIORITY).rev() {
             progress.priority = priority;
-            let mut at = Some(root);
-            while let Some(slot) = at
-                && progress.left() > 0
-            {
-                for node in 0..self.memcgs().nodes() {
-                    self.shrink_lruvec(self.memcgs().lruvec_of(slot, node), progress);
-                }
-                at = self.memcgs().next_in_subtree(root, slot, &IrqOff::new());
+            for node in 0..self.memcgs().nodes() {
+                self.scan_node(root, node, progress);
             }
             if progress.left() == 0 {
                 return;
             }
+        }
+    }
+
+    /// Scans a subtree's lruvecs on one node at one priority.
+    fn scan_node(&self, root: Slot, node: u32, progress: &mut Progress) {
+        // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
+        // the last priority each looks at everything: what it says is exhausted must be.
+        let mut shared = (progress.priority > 0).then(|| Walk::new(root, node));
+        let mut last = None;
+        while progress.left() > 0 {
+            let off = IrqOff::new();
+            let next = match (&mut shared, last) {
+                (Some(walk), _) => self.memcgs().step(walk, &off),
+                (None, None) => Some(root),
+                (None, Some(last)) => self.memcgs().next_in_subtree(root, last, &off),
+            };
+            drop(off);
+            let Some(slot) = next else { break };
+            last = Some(slot);
+            self.shrink_lruvec(self.memcgs().lruvec_of(slot, node), progress);
         }
     }
 
