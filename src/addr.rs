@@ -52,7 +52,10 @@ impl PhysAddr {
     /// The frame that holds this address, with pages of `1 << page_shift` bytes.
     #[must_use]
     pub const fn pfn(self, page_shift: u32) -> Pfn {
-        Pfn(self.0 >> page_shift)
+        Pfn(match self.0.checked_shr(page_shift) {
+            Some(number) => number,
+            None => 0,
+        })
     }
 }
 
@@ -60,7 +63,10 @@ impl Pfn {
     /// Address of the frame's first byte, with pages of `1 << page_shift` bytes.
     #[must_use]
     pub const fn addr(self, page_shift: u32) -> PhysAddr {
-        PhysAddr(self.0 << page_shift)
+        PhysAddr(match self.0.checked_shl(page_shift) {
+            Some(address) => address,
+            None => 0,
+        })
     }
 
     /// Whether a block of `order` may start here: blocks are aligned by absolute frame number.

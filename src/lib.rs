@@ -54,6 +54,12 @@ pub mod memcg;
 // Frames in the order of their use.
 pub mod lru;
 
+// Caches of the kernel's own objects, asked for less under pressure.
+pub mod shrinker;
+
+// Lists of the kernel's own objects, by group and node.
+pub mod list_lru;
+
 // The memory manager: all layers together, and the handles that callers hold.
 pub mod mm;
 
@@ -68,15 +74,19 @@ pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
+pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
+pub use list_lru::ListLru;
 pub use lru::{Backing, ListKind};
-pub use memcg::{MemcgId, PageState};
+pub use memcg::{CreateError, MemcgId, PageState, RemoveError};
 pub use mm::{
-    ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError, StateChange,
+    ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError, NoSuchGroup,
+    StateChange,
 };
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
-pub use reclaim::{Evict, Oom, Release, Unmap, WriteOut};
+pub use reclaim::{Evict, Oom, Reclaimed, Release, Stop, Unmap, WriteOut};
+pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
 pub use zone::Mobility;
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct Capture {
     /// `vm.min_free_kbytes`.
     pub min_free_kib: Option<u64>,
     /// `vm.watermark_scale_factor`, in parts of 10,000.
-    pub scale_factor: Option<u64>,
+    pub scale_factor: Option<u32>,
     /// The zones, in the order of the text.
     pub zones: Vec<Zone>,
 }
@@ -132,7 +132,7 @@ impl Capture {
             }
             "MINFREE" => {
                 let (line, text) = section.line(0, "min_free_kbytes")?;
-                self.min_free_kib = Some(decimal(line, text)?);
+                self.min_free_kib = Some(frames(line, text)?);
                 let (line, text) = section.line(1, "watermark_scale_factor")?;
                 self.scale_factor = Some(decimal(line, text)?);
             }
@@ -187,7 +187,7 @@ impl Zone {
             let list = list.trim().trim_start_matches('(').trim_end_matches(')');
             self.protection = list
                 .split(',')
-                .map(|number| decimal(line, number))
+                .map(|number| frames(line, number))
                 .collect::<Result<_, _>>()?;
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl Zone {
             return Ok(());
         }
         if let Some(field) = self.field(name) {
-            *field = decimal(line, value)?;
+            *field = frames(line, value)?;
             self.seen
                 .extend(REQUIRED.iter().find(|&&known| known == name));
             return Ok(());
@@ -214,7 +214,7 @@ impl Zone {
                 .pagesets
                 .last_mut()
                 .ok_or(at(line, Problem::Missing("a line \"cpu: N\"")))?;
-            let number = decimal(line, value)?;
+            let number = frames(line, value)?;
             match name {
                 "count:" => pageset.count = number,
                 "high:" => pageset.high = number,
@@ -242,6 +242,14 @@ impl Zone {
             "start_pfn:" => self.start_pfn.get_or_insert(0),
             _ => return None,
         })
+    }
+}
+
+/// A number of frames or KiB: more than 2^40 are no machine's, and sums of less cannot overflow.
+fn frames(line: usize, text: &str) -> Result<u64, TextError> {
+    match decimal(line, text)? {
+        number if number <= 1 << 40 => Ok(number),
+        _ => Err(at(line, Problem::Number(text.trim().to_owned()))),
     }
 }
 

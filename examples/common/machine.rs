@@ -12,8 +12,10 @@
 
 use std::fmt;
 
-use framekeeper::boot::{BootMap, MapError};
-use framekeeper::{FrameRange, NodeId, Pfn, PhysAddr, ZoneKind};
+use framekeeper::boot::{BootMap, MapError, Memory, Storage};
+use framekeeper::{
+    Config, CpuId, FrameRange, InitError, NodeId, PageAllocator, Pfn, PhysAddr, Platform, ZoneKind,
+};
 
 use super::capture::{Capture, NodeCpus};
 use super::device_tree::{self, Item, TreeError};
@@ -136,6 +138,49 @@ impl Machine {
             .map(|entry| entry.cpus.len() as u32)
             .filter(|&cpus| cpus != 0)
             .unwrap_or(self.cpus)
+    }
+
+    /// Gives the machine another number of CPUs, spread evenly over the nodes that had some.
+    pub fn set_cpus(&mut self, cpus: u32) {
+        self.cpus = cpus;
+        let mut with_cpus: Vec<_> = self
+            .nodes
+            .iter_mut()
+            .filter(|entry| !entry.cpus.is_empty())
+            .collect();
+        let nodes = with_cpus.len() as u32;
+        for (i, entry) in (0..).zip(&mut with_cpus) {
+            let share = |i: u32| (u64::from(cpus) * u64::from(i) / u64::from(nodes)) as u32;
+            entry.cpus = (share(i)..share(i + 1)).collect();
+        }
+    }
+
+    /// An allocator of the machine's memory. Frames are numbers only; its metadata lies elsewhere, in what `storage` gives
+    /// for a number of bytes.
+    pub fn allocator<P: Platform>(
+        &self,
+        node_of: fn(CpuId) -> NodeId,
+        storage: impl FnOnce(usize) -> Storage,
+    ) -> Result<PageAllocator<P>, InitError> {
+        let config = Config {
+            cpus: self.cpus,
+            node_of,
+            ..Config::default()
+        };
+        let mut map = self.map.clone();
+        // SAFETY: nothing is ever stored in a frame that the allocator gives out.
+        #[allow(unsafe_code)]
+        let memory = unsafe { Memory::<P, _>::claim(&mut map) };
+        let memory = memory.with_storage(storage(self.room()));
+        PageAllocator::new(memory, &config).map_err(|(error, _)| error)
+    }
+
+    /// More bytes than the metadata need: a byte a frame, and a full pageset for each CPU and zone.
+    fn room(&self) -> usize {
+        let frames: u64 = self.map.usable_bytes() >> PAGE_SHIFT;
+        let zones = self.zones().iter().filter(|zone| zone.present != 0).count() as u64;
+        let pagesets = (u64::from(self.cpus) * zones) << 16;
+        usize::try_from(frames + pagesets + (4 << 20)).unwrap_or(usize::MAX)
     }
 
     /// The node of a CPU; 0 if the file does not say.

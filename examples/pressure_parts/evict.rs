@@ -31,13 +31,13 @@ impl Evict for Port {
             return WriteOut::Done;
         }
         match kernel.swap.write(port::frame(folio.pfn())) {
-            Ok(slot) => {
+            Some(slot) => {
                 group.note_eviction();
                 entry.set_swapped(slot);
                 WriteOut::Done
             }
             // The fault that asked for this learns it from the swap area.
-            Err(_) => WriteOut::Busy,
+            None => WriteOut::Busy,
         }
     }
 

@@ -70,7 +70,7 @@ enum Why {
     Alloc(AllocError),
     Charge(ChargeError),
     Read(io::Error),
-    SwapFailed,
+    Write(&'static io::Error),
 }
 
 /// Charges that are tried for one fault while other CPUs' faults hold all that a group may have.
@@ -121,7 +121,7 @@ impl Kernel {
     }
 
     /// Lets a CPU use a page, wherever it is: the page stays in its frame until the access is dropped.
-    pub(crate) fn access(&self, id: PageId) -> Result<Access<'_>, FaultError> {
+    pub(crate) fn access(&'static self, id: PageId) -> Result<Access<'static>, FaultError> {
         let group = &self.groups[id.group as usize];
         let arrival = match group.table[id.page as usize].look_up() {
             Lookup::Here(access) => return Ok(access),
@@ -152,16 +152,18 @@ impl Kernel {
     }
 
     /// A frame, charged to a group.
-    fn new_folio(&self, memcg: MemcgId) -> Result<Folio<'_, Port>, Why> {
+    fn new_folio(&'static self, memcg: MemcgId) -> Result<Folio<'static, Port>, Why> {
         let request = Request::new(Order::ZERO).mobility(Mobility::Movable);
         let mut tries = 0;
         loop {
             let pages = self.mm.alloc(request).map_err(Why::Alloc)?;
             match pages.charge_to(&self.mm, memcg) {
                 Ok(folio) => return Ok(folio),
-                Err(_) if self.swap.has_failed() => return Err(Why::SwapFailed),
                 Err((ChargeError::OverLimit { .. }, pages)) if tries < CHARGES => {
                     drop(pages);
+                    if let Some(error) = self.swap.failure() {
+                        return Err(Why::Write(error));
+                    }
                     tries += 1;
                     std::thread::yield_now();
                 }
@@ -283,7 +285,7 @@ impl fmt::Display for FaultError {
             Why::Alloc(error) => error.fmt(f),
             Why::Charge(error) => error.fmt(f),
             Why::Read(error) => write!(f, "swap cannot be read: {error}"),
-            Why::SwapFailed => f.write_str("swap cannot be written, so nothing can be evicted"),
+            Why::Write(error) => write!(f, "swap cannot be written: {error}"),
         }
     }
 }

@@ -42,17 +42,17 @@ struct Plan {
 }
 
 /// Runs the groups on several threads.
-pub(crate) struct Load<'k> {
-    pub(crate) kernel: &'k Kernel,
-    pub(crate) options: &'k Options,
+pub(crate) struct Load<'o> {
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) options: &'o Options,
     pub(crate) bar: ProgressBar,
     pattern: Pattern,
     /// By group: pages that did not hold what was written.
     pub(crate) corrupt: Box<[AtomicU64]>,
 }
 
-impl<'k> Load<'k> {
-    pub(crate) fn new(kernel: &'k Kernel, options: &'k Options, bar: ProgressBar) -> Self {
+impl<'o> Load<'o> {
+    pub(crate) fn new(kernel: &'static Kernel, options: &'o Options, bar: ProgressBar) -> Self {
         Self {
             kernel,
             options,

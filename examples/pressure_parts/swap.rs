@@ -5,7 +5,6 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::page::{PAGE_BYTES, PAGE_SHIFT, Page};
@@ -19,7 +18,8 @@ const EXTENT: usize = 256;
 pub(crate) struct Swap {
     store: Store,
     slots: Mutex<Slots>,
-    failed: AtomicBool,
+    /// The first write that failed: evictions cannot be relied on since.
+    failure: OnceLock<io::Error>,
 }
 
 enum Store {
@@ -81,22 +81,21 @@ impl Swap {
         Self {
             store,
             slots: Mutex::new(slots),
-            failed: AtomicBool::new(false),
+            failure: OnceLock::new(),
         }
     }
 
-    /// Writes a page to a free slot.
-    pub(crate) fn write(&self, page: &Page) -> io::Result<u32> {
-        let slot = self
-            .slots()
-            .take()
-            .ok_or_else(|| io::Error::other("every swap slot is taken"))?;
-        let written = self.write_to(slot, page);
-        if written.is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-            self.slots().free.push(slot);
-        }
-        written.map(|()| slot)
+    /// Writes a page to a free slot. `None` if that fails; [`failure`](Self::failure) tells why.
+    pub(crate) fn write(&self, page: &Page) -> Option<u32> {
+        let slot = self.slots().take();
+        let written = match slot {
+            Some(slot) => self.write_to(slot, page).map(|()| slot),
+            None => Err(io::Error::other("every swap slot is taken")),
+        };
+        written
+            .inspect_err(|_| self.slots().free.extend(slot))
+            .map_err(|error| self.failure.get_or_init(|| error))
+            .ok()
     }
 
     /// Reads a slot, which stays taken.
@@ -127,9 +126,9 @@ impl Swap {
         u64::from(slots.untouched) - slots.free.len() as u64
     }
 
-    /// Whether a write has failed, so that evictions cannot be relied on any more.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+    /// Why evictions cannot be relied on any more, if a write has failed.
+    pub(crate) fn failure(&self) -> Option<&io::Error> {
+        self.failure.get()
     }
 
     /// Forgets all pages: a file keeps its signature alone.
@@ -274,7 +273,9 @@ mod tests {
             swap.write(&page).expect("slots that were freed are free");
         }
         assert_eq!(swap.used(), 300);
-        assert!(swap.write(&page).is_err(), "every slot is taken");
+        assert!(swap.failure().is_none());
+        assert!(swap.write(&page).is_none(), "every slot is taken");
+        assert!(swap.failure().is_some());
         assert_eq!(swap.used(), 300);
     }
 

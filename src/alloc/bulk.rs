@@ -5,6 +5,7 @@
 
 use arrayvec::ArrayVec;
 
+use super::place::{Place, Sort};
 use super::{PageAllocator, Pages};
 use crate::addr::{CpuId, Order, Pfn};
 use crate::pageset::{CHUNK_FRAMES, ListId};
@@ -35,7 +36,8 @@ impl<P: Platform> PageAllocator<P> {
             };
             let (_, order) = block.into_parts();
             if order != Order::ZERO {
-                self.free(zone, frame, order, ListId::new(order, mobility));
+                let sort = Sort::new(order, ListId::new(order, mobility));
+                self.free(Place::new(zone, frame, sort));
                 continue;
             }
             if batch.frames.is_full() || (batch.zone, batch.mobility) != (zone, mobility) {
@@ -65,7 +67,7 @@ impl<P: Platform> PageAllocator<P> {
             && let Some(mut cache) = pageset.try_lock(&off)
         {
             while let Some(&frame) = batch.frames.last() {
-                if !cache.push(list, Order::ZERO, frame) {
+                if !cache.push(list, frame) {
                     let pressure = entry.pressure();
                     match cache.push_growing(list, Order::ZERO, frame, pressure, zone, &off) {
                         Some(trim) => cache.trim(list, trim.min(DRAIN_FRAMES), zone, &off),

@@ -173,7 +173,7 @@ impl<P: Platform> PageAllocator<P> {
                     }
                 }
             }
-            if entry.watermarks() != self.nodes.fresh_watermarks(entry, &self.config.tuning)
+            if entry.zone.levels() != self.nodes.fresh_levels(entry, &self.config.tuning)
                 || ZoneKind::ALL.map(|kind| entry.reserve(kind)) != self.nodes.fresh_reserves(entry)
             {
                 return Err(CheckError::StaleMarks(node, kind));

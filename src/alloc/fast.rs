@@ -5,6 +5,7 @@
 //! Lock ranks: Pageset (tried, or one waited for at a time), Shard.
 //! Used by: everyone who allocates.
 
+use super::place::Place;
 use super::request::Nodes;
 use super::{AllocError, PageAllocator, Pages, Request};
 use crate::addr::{CpuId, Order, Pfn};
@@ -19,7 +20,7 @@ impl<P: Platform> PageAllocator<P> {
     /// [`AllocError`].
     #[inline]
     pub fn try_alloc(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
-        if request.nodes == Nodes::Local
+        if request.is_local()
             && let Some(pages) = self.alloc_parked(request)
         {
             return Ok(pages);
@@ -31,22 +32,13 @@ impl<P: Platform> PageAllocator<P> {
     #[inline]
     fn alloc_parked(&self, request: Request) -> Option<Pages<'_, P>> {
         let off = IrqOff::<P>::new();
-        let cpu = off.cpu();
-        let zone = self.nodes.first_zone(cpu, request.highest)?;
-        let mut cache = self.pagesets.of(cpu, zone)?.try_lock(&off)?;
-        let frame = cache.pop(request.list, request.order)?;
-        Some(self.pages(zone, frame, request))
-    }
-
-    #[inline]
-    fn pages(&self, zone: u8, frame: u32, request: Request) -> Pages<'_, P> {
-        Pages {
+        let first = self.nodes.first(off.cpu(), request.highest())?;
+        let mut cache = self.pagesets.at(first.pageset)?.try_lock(&off)?;
+        let frame = cache.pop(request.sort().list(), request.sort().frames())?;
+        Some(Pages {
             allocator: self,
-            frame,
-            zone,
-            order: request.order,
-            list: request.list,
-        }
+            place: Place::new(first.zone, frame, request.sort()),
+        })
     }
 
     /// Asks every zone that may serve; if none has a block, empties the pagesets of all CPUs and asks again.
@@ -55,15 +47,16 @@ impl<P: Platform> PageAllocator<P> {
         request.check()?;
         let off = &IrqOff::<P>::new();
         let cpu = off.cpu();
-        let node = match request.nodes {
+        let node = match request.nodes() {
             Nodes::Local => self.nodes.node_of_cpu(cpu),
             Nodes::Prefer(node) | Nodes::Only(node) => node,
         };
-        let only = matches!(request.nodes, Nodes::Only(_));
+        let order = request.order();
+        let only = matches!(request.nodes(), Nodes::Only(_));
         let in_scope = |zone: &u8| !only || self.nodes.zones()[usize::from(*zone)].node == node;
         let zones = self
             .nodes
-            .zonelist(node, request.highest)
+            .zonelist(node, request.highest())
             .ok_or(AllocError::NoSuchNode(node))?
             .filter(in_scope);
         let ask = || {
@@ -77,14 +70,13 @@ impl<P: Platform> PageAllocator<P> {
         let first = zones
             .clone()
             .next()
-            .ok_or(AllocError::NoSuchZone(request.highest))?;
+            .ok_or(AllocError::NoSuchZone(request.highest()))?;
         let fits = |zone: u8| {
             let span = self.nodes.zone(zone).span();
-            span.blocks(request.order)
-                .any(|(_, order)| order == request.order)
+            span.blocks(order).any(|(_, fits)| fits == order)
         };
-        if request.order > Order::PAGEBLOCK && !zones.clone().any(fits) {
-            return Err(AllocError::TooLarge(request.order));
+        if order > Order::PAGEBLOCK && !zones.clone().any(fits) {
+            return Err(AllocError::TooLarge(order));
         }
         // Frames may be parked by CPUs that do not need them: no request fails while they are.
         self.drain_zones(zones.clone(), off);
@@ -108,39 +100,44 @@ impl<P: Platform> PageAllocator<P> {
         let entry = &self.nodes.zones()[usize::from(index)];
         let zone = &entry.zone;
         let home = zone.home_shard(cpu);
-        let (list, order) = (request.list, request.order);
+        let (list, order) = (request.sort().list(), request.order());
+        let pages = |frame: u32| Pages {
+            allocator: self,
+            place: Place::new(index, frame, request.sort()),
+        };
         if list != ListId::NONE
             && let Some(pageset) = self.pagesets.of(cpu, index)
             && let Some(mut cache) = pageset.try_lock(off)
             && let Some(frame) = cache.refill(list, order, zone, home, entry.pressure(), off)
         {
-            return Some(self.pages(index, frame, request));
+            return Some(pages(frame));
         }
-        let block = zone.take(order, request.mobility, home, off)?;
+        let block = zone.take(order, request.kind(), home, off)?;
         let (pfn, _) = block.into_parts();
-        let frame = (pfn.0 - zone.base().0) as u32;
-        Some(self.pages(index, frame, request))
+        Some(pages((pfn.0 - zone.base().0) as u32))
     }
 
     /// Frees a block that the caller owns.
     #[inline]
-    pub(super) fn free(&self, zone: u8, frame: u32, order: Order, list: ListId) {
-        if self.free_parked(zone, frame, order, list).is_none() {
-            self.free_with_work(zone, frame, order, list);
+    pub(super) fn free(&self, place: Place) {
+        if self.free_parked(place).is_none() {
+            self.free_with_work(place);
         }
     }
 
     /// The fast way: onto the top of the CPU's pageset. `None` if that takes more.
     #[inline]
-    fn free_parked(&self, zone: u8, frame: u32, order: Order, list: ListId) -> Option<()> {
+    fn free_parked(&self, place: Place) -> Option<()> {
         let off = IrqOff::<P>::new();
-        let mut cache = self.pagesets.of(off.cpu(), zone)?.try_lock(&off)?;
-        cache.push(list, order, frame).then_some(())
+        let mut cache = self.pagesets.of(off.cpu(), place.zone())?.try_lock(&off)?;
+        cache.push(place.sort().list(), place.frame()).then_some(())
     }
 
     /// [`free`](Self::free) with a trim, or past the pageset.
     #[cold]
-    fn free_with_work(&self, index: u8, frame: u32, order: Order, list: ListId) {
+    fn free_with_work(&self, place: Place) {
+        let (index, frame) = (place.zone(), place.frame());
+        let (order, list) = (place.sort().order(), place.sort().list());
         let entry = &self.nodes.zones()[usize::from(index)];
         let zone = &entry.zone;
         let mut off = IrqOff::<P>::new();

@@ -11,6 +11,7 @@ mod codes;
 mod config;
 mod fast;
 mod pages;
+mod place;
 mod raw;
 mod request;
 

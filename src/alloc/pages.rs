@@ -7,6 +7,7 @@ use core::fmt;
 use core::mem;
 
 use super::PageAllocator;
+use super::place::{Place, Sort};
 use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr};
 use crate::pageset::ListId;
 use crate::platform::Platform;
@@ -16,13 +17,7 @@ use crate::zone::Block;
 #[must_use = "dropping it frees the frames"]
 pub struct Pages<'a, P: Platform> {
     pub(super) allocator: &'a PageAllocator<P>,
-    /// First frame, from the zone's base.
-    pub(super) frame: u32,
-    /// Index of the zone.
-    pub(super) zone: u8,
-    pub(super) order: Order,
-    /// The pageset list that it goes to.
-    pub(super) list: ListId,
+    pub(super) place: Place,
 }
 
 impl<'a, P: Platform> Pages<'a, P> {
@@ -30,15 +25,15 @@ impl<'a, P: Platform> Pages<'a, P> {
     #[inline]
     #[must_use]
     pub fn pfn(&self) -> Pfn {
-        let base = self.allocator.nodes.zone(self.zone).base();
-        Pfn(base.0 + u64::from(self.frame))
+        let base = self.allocator.nodes.zone(self.place.zone()).base();
+        Pfn(base.0 + u64::from(self.place.frame()))
     }
 
     /// The node whose memory the frames are.
     #[inline]
     #[must_use]
     pub fn node(&self) -> NodeId {
-        self.allocator.nodes.zones()[usize::from(self.zone)].node
+        self.allocator.nodes.zones()[usize::from(self.place.zone())].node
     }
 
     /// Address of the first byte.
@@ -52,21 +47,21 @@ impl<'a, P: Platform> Pages<'a, P> {
     #[inline]
     #[must_use]
     pub fn order(&self) -> Order {
-        self.order
+        self.place.sort().order()
     }
 
     /// All its frames.
     #[must_use]
     pub fn frames(&self) -> FrameRange {
-        FrameRange::block(self.pfn(), self.order)
+        FrameRange::block(self.pfn(), self.order())
     }
 
     /// Gives the frames up for a bare number, for a page table that stores nothing else. The frames stay
     /// allocated until [`PageAllocator::try_from_raw`] takes the number back.
     pub fn into_raw(self) -> Pfn {
         let pfn = self.pfn();
-        if let Some(codes) = self.allocator.codes.get(usize::from(self.zone)) {
-            codes.give(pfn, self.order);
+        if let Some(codes) = self.allocator.codes.get(usize::from(self.place.zone())) {
+            codes.give(pfn, self.order());
         }
         mem::forget(self);
         pfn
@@ -82,7 +77,7 @@ impl<'a, P: Platform> Pages<'a, P> {
     /// Gives the frames up for a block, which a layer above keeps in its own form.
     #[inline]
     pub(crate) fn into_block(self) -> Block {
-        let block = Block::new(self.pfn(), self.order);
+        let block = Block::new(self.pfn(), self.order());
         mem::forget(self);
         block
     }
@@ -94,12 +89,10 @@ impl<'a, P: Platform> Pages<'a, P> {
         match allocator.place(block.pfn()) {
             Some((zone, frame, mobility)) => {
                 let (_, order) = block.into_parts();
+                let sort = Sort::new(order, ListId::new(order, mobility));
                 Ok(Self {
                     allocator,
-                    frame,
-                    zone,
-                    order,
-                    list: ListId::new(order, mobility),
+                    place: Place::new(zone, frame, sort),
                 })
             }
             None => Err(block),
@@ -110,13 +103,12 @@ impl<'a, P: Platform> Pages<'a, P> {
 impl<P: Platform> Drop for Pages<'_, P> {
     #[inline]
     fn drop(&mut self) {
-        self.allocator
-            .free(self.zone, self.frame, self.order, self.list);
+        self.allocator.free(self.place);
     }
 }
 
 impl<P: Platform> fmt::Debug for Pages<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pages({}, order {})", self.pfn(), self.order)
+        write!(f, "Pages({}, order {})", self.pfn(), self.order())
     }
 }

@@ -3,6 +3,7 @@
 //! Owns: [`PageAllocator::try_from_raw`]. Invariants: of two calls for one given block at most one succeeds.
 //! Lock ranks: none. Used by: those who store frames as numbers.
 
+use super::place::{Place, Sort};
 use super::{PageAllocator, Pages, RawError};
 use crate::addr::{Order, Pfn};
 use crate::pageset::ListId;
@@ -21,12 +22,10 @@ impl<P: Platform> PageAllocator<P> {
             return Err(RawError::Reserved);
         }
         codes.take(pfn, order)?;
+        let sort = Sort::new(order, ListId::new(order, mobility));
         Ok(Pages {
             allocator: self,
-            frame,
-            zone,
-            order,
-            list: ListId::new(order, mobility),
+            place: Place::new(zone, frame, sort),
         })
     }
 }

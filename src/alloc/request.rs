@@ -4,6 +4,7 @@
 
 use core::fmt;
 
+use super::place::Sort;
 use crate::addr::{NodeId, Order, ZoneKind};
 use crate::pageset::ListId;
 use crate::zone::Mobility;
@@ -15,19 +16,10 @@ use crate::zone::Mobility;
 /// let for_a_device = Request::new(Order::ZERO).zone(ZoneKind::Dma32);
 /// let for_a_process = Request::new(Order::ZERO).mobility(Mobility::Movable);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
 #[must_use]
-pub struct Request {
-    pub(super) order: Order,
-    pub(super) mobility: Mobility,
-    /// The pageset list of blocks of this order and mobility.
-    pub(super) list: ListId,
-    /// The highest zone that may serve.
-    pub(super) highest: ZoneKind,
-    /// Whether `highest` was named, and does not follow from the mobility.
-    named: bool,
-    pub(super) nodes: Nodes,
-}
+pub struct Request(u64);
 
 /// From which nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,18 +32,26 @@ pub(super) enum Nodes {
     Only(NodeId),
 }
 
+// One word, so that the fast way touches no memory for it: the order and the pageset list stand where a `Place` has
+// them, the rest where it has zone and frame.
+const MOBILITY_AT: u32 = 0;
+const HIGHEST_AT: u32 = 8;
+/// Whether the highest zone was named, and does not follow from the mobility.
+const NAMED: u64 = 1 << 15;
+const NODES_AT: u32 = 16;
+const NODE_AT: u32 = 24;
+const BYTE: u64 = 0xff;
+
 impl Request {
     /// A block of `order`: unmovable, from any zone but Movable, from the CPU's node or the nearest that has one.
     #[inline]
     pub const fn new(order: Order) -> Self {
-        Self {
-            order,
-            mobility: Mobility::Unmovable,
-            list: ListId::new(order, Mobility::Unmovable),
-            highest: ZoneKind::Normal,
-            named: false,
-            nodes: Nodes::Local,
-        }
+        let list = ListId::new(order, Mobility::Unmovable);
+        Self(
+            Sort::new(order, list).bits()
+                | (Mobility::Unmovable as u64) << MOBILITY_AT
+                | (ZoneKind::Normal as u64) << HIGHEST_AT,
+        )
     }
 
     /// What may happen to its contents: unmovable, movable or reclaimable. Movable blocks may come from
@@ -59,59 +59,100 @@ impl Request {
     #[inline]
     pub const fn mobility(self, mobility: Mobility) -> Self {
         let highest = match mobility {
-            _ if self.named => self.highest,
+            _ if self.0 & NAMED != 0 => self.highest(),
             Mobility::Movable => ZoneKind::Movable,
             _ => ZoneKind::Normal,
         };
-        Self {
-            mobility,
-            list: ListId::new(self.order, mobility),
-            highest,
-            ..self
-        }
+        let sort = self.sort().with_mobility(mobility).bits();
+        Self(sort | self.0 & Sort::REST & !BYTE | mobility as u64).with_highest(highest)
     }
 
     /// From this zone or a lower one.
     #[inline]
     pub const fn zone(self, highest: ZoneKind) -> Self {
-        Self {
-            highest,
-            named: true,
-            ..self
-        }
+        Self(self.with_highest(highest).0 | NAMED)
+    }
+
+    const fn with_highest(self, highest: ZoneKind) -> Self {
+        Self(self.0 & !(3 << HIGHEST_AT) | (highest as u64) << HIGHEST_AT)
     }
 
     /// From this node, or else from the nearest to it that has a block.
     #[inline]
     pub const fn node(self, node: NodeId) -> Self {
-        Self {
-            nodes: Nodes::Prefer(node),
-            ..self
-        }
+        self.with_nodes(1, node)
     }
 
     /// From this node or not at all.
     #[inline]
     pub const fn only_node(self, node: NodeId) -> Self {
-        Self {
-            nodes: Nodes::Only(node),
-            ..self
-        }
+        self.with_nodes(2, node)
+    }
+
+    const fn with_nodes(self, nodes: u64, node: NodeId) -> Self {
+        let rest = self.0 & !(BYTE << NODES_AT | BYTE << NODE_AT);
+        Self(rest | nodes << NODES_AT | (node.0 as u64) << NODE_AT)
     }
 
     /// The order asked for.
     #[must_use]
-    pub const fn order(self) -> Order {
-        self.order
+    pub fn order(self) -> Order {
+        self.sort().order()
+    }
+
+    /// Order and list.
+    #[inline]
+    pub(super) const fn sort(self) -> Sort {
+        Sort::from_bits(self.0)
+    }
+
+    /// The mobility asked for.
+    #[inline]
+    pub(super) const fn kind(self) -> Mobility {
+        Mobility::ALL[(self.0 >> MOBILITY_AT & BYTE) as usize % Mobility::COUNT]
+    }
+
+    /// The highest zone that may serve.
+    #[inline]
+    pub(super) const fn highest(self) -> ZoneKind {
+        ZoneKind::ALL[(self.0 >> HIGHEST_AT) as usize % ZoneKind::ALL.len()]
+    }
+
+    /// The nodes that may serve.
+    #[inline]
+    pub(super) const fn nodes(self) -> Nodes {
+        let node = NodeId((self.0 >> NODE_AT) as u8);
+        match self.0 >> NODES_AT & BYTE {
+            0 => Nodes::Local,
+            1 => Nodes::Prefer(node),
+            _ => Nodes::Only(node),
+        }
+    }
+
+    /// Whether any node may serve, the CPU's first.
+    #[inline]
+    pub(super) const fn is_local(self) -> bool {
+        self.0 >> NODES_AT & BYTE == 0
     }
 
     /// Whether its parts go together.
     pub(super) fn check(self) -> Result<(), AllocError> {
-        let movable_zone = self.highest == ZoneKind::Movable;
-        if !self.mobility.is_mergeable() || (movable_zone && self.mobility != Mobility::Movable) {
+        let movable_zone = self.highest() == ZoneKind::Movable;
+        if !self.kind().is_mergeable() || (movable_zone && self.kind() != Mobility::Movable) {
             return Err(AllocError::Contradiction);
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("order", &self.order())
+            .field("mobility", &self.kind())
+            .field("highest", &self.highest())
+            .field("nodes", &self.nodes())
+            .finish()
     }
 }
 

@@ -67,7 +67,7 @@ impl Machine {
     fn with_listed_frame() -> (Self, FrameNo, MemcgId) {
         let machine = Self::new();
         let off = IrqOff::new();
-        let child = machine.memcgs.create(MemcgId::ROOT, &off).unwrap();
+        let child = machine.memcgs.create(MemcgId::ROOT, &off, |_| ()).unwrap();
         let owner = machine
             .memcgs
             .try_charge(child, NodeId(0), 1, Force::Within)

@@ -24,7 +24,7 @@ fn chain(memcgs: &Memcgs<Host>, depth: usize) -> Vec<MemcgId> {
     let mut path = std::vec![MemcgId::ROOT];
     for _ in 0..depth {
         let below = *path.last().unwrap();
-        path.push(memcgs.create(below, &IrqOff::new()).unwrap());
+        path.push(memcgs.create(below, &IrqOff::new(), |_| ()).unwrap());
     }
     path
 }
@@ -82,7 +82,7 @@ fn a_full_group_takes_what_other_cpus_keep_before_it_refuses() {
     // misuse 61
     let memcgs = memcgs(8, 3);
     let path = chain(&memcgs, 2);
-    let sibling = memcgs.create(path[1], &IrqOff::new()).unwrap();
+    let sibling = memcgs.create(path[1], &IrqOff::new(), |_| ()).unwrap();
     memcgs.set_max(path[1], 100).unwrap();
     run_as(1);
     charge(&memcgs, path[2]).unwrap();
@@ -152,7 +152,11 @@ fn the_stock_of_a_cpu_that_is_gone_goes_back_and_counts_stay_exact() {
     // misuse 62
     let memcgs = memcgs(8, 3);
     let path = chain(&memcgs, 3);
-    let others = [0, 1].map(|_| memcgs.create(MemcgId::ROOT, &IrqOff::new()).unwrap());
+    let others = [0, 1].map(|_| {
+        memcgs
+            .create(MemcgId::ROOT, &IrqOff::new(), |_| ())
+            .unwrap()
+    });
     run_as(2);
     let owners = [path[3], others[0], others[1]].map(|id| charge(&memcgs, id).unwrap());
     run_as(0);

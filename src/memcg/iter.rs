@@ -7,7 +7,7 @@
 //! Lock ranks: `MemcgTree` for each step. Used by: reclaim.
 
 use super::tree::NONE;
-use super::{Memcgs, ROOT, Slot};
+use super::{MemcgId, Memcgs, ROOT, Slot};
 use crate::platform::{IrqOff, Platform};
 
 /// Where the walks from one group on one node are.
@@ -38,7 +38,7 @@ impl Cursor {
 /// One walker's part of a round.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    root: Slot,
+    root: MemcgId,
     node: u32,
     /// The round that it joined.
     round: Option<u32>,
@@ -46,7 +46,7 @@ pub(crate) struct Walk {
 
 impl Walk {
     /// Walks over `root` and below for `node`, together with others that do the same.
-    pub(crate) fn new(root: Slot, node: u32) -> Self {
+    pub(crate) fn new(root: MemcgId, node: u32) -> Self {
         Self {
             root,
             node,
@@ -57,28 +57,41 @@ impl Walk {
 
 impl<P: Platform> Memcgs<P> {
     /// The next group of a walk, parents first; `None` at the end of its round. It may be dying, and gone a moment later.
-    pub(crate) fn step(&self, walk: &mut Walk, off: &IrqOff<P>) -> Option<Slot> {
+    pub(crate) fn step(&self, walk: &mut Walk, off: &IrqOff<P>) -> Option<MemcgId> {
         let mut tree = self.tree.lock(off);
-        let lruvec = self.lruvec_of(walk.root, walk.node);
+        self.still(walk.root)?;
+        let lruvec = self.lruvec_of(walk.root.slot, walk.node);
         let cursor = tree.cursors.get_mut(lruvec as usize)?;
         if *walk.round.get_or_insert(cursor.round) != cursor.round {
             return None;
         }
         let slot = if cursor.next == NONE {
-            walk.root
+            walk.root.slot
         } else {
             cursor.next
         };
-        let next = self.successor(walk.root, slot);
-        cursor.advance(next);
-        Some(slot)
+        cursor.advance(self.successor(walk.root.slot, slot));
+        self.named(slot)
     }
 
-    /// The group after `slot` in a walk over `root` and everything below it, parents first.
-    /// Ends early if `slot` left the tree meanwhile.
-    pub(crate) fn next_in_subtree(&self, root: Slot, slot: Slot, off: &IrqOff<P>) -> Option<Slot> {
+    /// The group after `at` in a walk over `root` and everything below it, parents first.
+    /// Ends early if `at` left the tree meanwhile, whoever has its slot now.
+    pub(crate) fn next_in_subtree(
+        &self,
+        root: MemcgId,
+        at: MemcgId,
+        off: &IrqOff<P>,
+    ) -> Option<MemcgId> {
         let _tree = self.tree.lock(off);
-        self.successor(root, slot)
+        // While a group is in the tree, so is all that is above it: nobody else has the root's slot.
+        self.still(at)?;
+        self.named(self.successor(root.slot, at.slot)?)
+    }
+
+    /// The id of whoever has a slot.
+    fn named(&self, slot: Slot) -> Option<MemcgId> {
+        let generation = self.groups.get(slot as usize)?.generation();
+        Some(MemcgId { slot, generation })
     }
 
     /// Moves every cursor that names a group about to be unlinked, which has no children. The tree is locked.
@@ -105,7 +118,7 @@ mod tests {
     use super::*;
     use crate::boot::Bump;
     use crate::host::{Host, storage};
-    use crate::memcg::{MemcgId, MemcgLimits};
+    use crate::memcg::MemcgLimits;
     use std::vec::Vec;
 
     fn memcgs(groups: u32) -> Memcgs<Host> {
@@ -118,7 +131,7 @@ mod tests {
     }
 
     fn create(memcgs: &Memcgs<Host>, parent: MemcgId) -> MemcgId {
-        memcgs.create(parent, &IrqOff::new()).unwrap()
+        memcgs.create(parent, &IrqOff::new(), |_| ()).unwrap()
     }
 
     fn remove(memcgs: &Memcgs<Host>, id: MemcgId) {
@@ -132,7 +145,7 @@ mod tests {
     }
 
     fn step(memcgs: &Memcgs<Host>, walk: &mut Walk) -> Option<Slot> {
-        memcgs.step(walk, &IrqOff::new())
+        Some(memcgs.step(walk, &IrqOff::new())?.slot)
     }
 
     fn rest(memcgs: &Memcgs<Host>, walk: &mut Walk) -> Vec<Slot> {
@@ -144,9 +157,9 @@ mod tests {
         let memcgs = memcgs(8);
         let a = create(&memcgs, MemcgId::ROOT);
         let [b, c] = [0, 1].map(|_| create(&memcgs, a));
-        let whole = rest(&memcgs, &mut Walk::new(ROOT, 0));
+        let whole = rest(&memcgs, &mut Walk::new(MemcgId::ROOT, 0));
         assert_eq!(whole, [ROOT, a.slot, c.slot, b.slot]);
-        let (mut one, mut two) = (Walk::new(ROOT, 0), Walk::new(ROOT, 0));
+        let (mut one, mut two) = (Walk::new(MemcgId::ROOT, 0), Walk::new(MemcgId::ROOT, 0));
         let mut seen: Vec<_> = (0..2)
             .flat_map(|_| [step(&memcgs, &mut one), step(&memcgs, &mut two)])
             .collect();
@@ -157,11 +170,11 @@ mod tests {
             (None, None)
         );
         // One that breaks off leaves the rest of its round to the next.
-        let mut brief = Walk::new(ROOT, 0);
+        let mut brief = Walk::new(MemcgId::ROOT, 0);
         assert_eq!(step(&memcgs, &mut brief), Some(ROOT));
-        assert_eq!(rest(&memcgs, &mut Walk::new(ROOT, 0)), &whole[1..]);
+        assert_eq!(rest(&memcgs, &mut Walk::new(MemcgId::ROOT, 0)), &whole[1..]);
         // Walks from another group have a cursor of their own.
-        assert_eq!(rest(&memcgs, &mut Walk::new(a.slot, 0)), &whole[1..]);
+        assert_eq!(rest(&memcgs, &mut Walk::new(a, 0)), &whole[1..]);
     }
 
     #[test]
@@ -170,7 +183,7 @@ mod tests {
         for (at, victim) in (0..5).flat_map(|at| (0..5).map(move |victim| (at, victim))) {
             let memcgs = memcgs(8);
             let groups: Vec<_> = (0..5).map(|_| create(&memcgs, MemcgId::ROOT)).collect();
-            let mut walk = Walk::new(ROOT, 0);
+            let mut walk = Walk::new(MemcgId::ROOT, 0);
             let mut seen: Vec<_> = (0..=at).map_while(|_| step(&memcgs, &mut walk)).collect();
             remove(&memcgs, groups[victim]);
             seen.extend(rest(&memcgs, &mut walk));
@@ -181,7 +194,7 @@ mod tests {
             for (i, group) in groups.iter().enumerate() {
                 assert!(i == victim || seen.contains(&group.slot), "{i} of {seen:?}");
             }
-            assert_eq!(rest(&memcgs, &mut Walk::new(ROOT, 0)).len(), 5);
+            assert_eq!(rest(&memcgs, &mut Walk::new(MemcgId::ROOT, 0)).len(), 5);
         }
     }
 
@@ -191,7 +204,7 @@ mod tests {
         let memcgs = memcgs(8);
         let parent = create(&memcgs, MemcgId::ROOT);
         let [left, right] = [0, 1].map(|_| create(&memcgs, parent));
-        let (mut own, mut above) = (Walk::new(parent.slot, 0), Walk::new(ROOT, 0));
+        let (mut own, mut above) = (Walk::new(parent, 0), Walk::new(MemcgId::ROOT, 0));
         assert_eq!(step(&memcgs, &mut own), Some(parent.slot));
         assert_eq!(step(&memcgs, &mut above), Some(ROOT));
         for id in [right, left, parent] {
@@ -201,7 +214,10 @@ mod tests {
         assert_eq!(rest(&memcgs, &mut above), []);
         let next = create(&memcgs, MemcgId::ROOT);
         assert_eq!(next.slot, parent.slot, "its place is taken");
-        assert_eq!(rest(&memcgs, &mut Walk::new(next.slot, 0)), [next.slot]);
-        assert_eq!(rest(&memcgs, &mut Walk::new(ROOT, 0)), [ROOT, next.slot]);
+        assert_eq!(rest(&memcgs, &mut Walk::new(next, 0)), [next.slot]);
+        assert_eq!(
+            rest(&memcgs, &mut Walk::new(MemcgId::ROOT, 0)),
+            [ROOT, next.slot]
+        );
     }
 }

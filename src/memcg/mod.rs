@@ -27,7 +27,7 @@ use core::fmt;
 use crate::boot::{Bump, StorageFull};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Epoch, Lock, PerCpu};
+use crate::sync::{Epoch, Lock, PerCpu, Pinned};
 
 pub(crate) use charge::Force;
 pub use counter::Protection;
@@ -246,6 +246,19 @@ impl<P: Platform> Memcgs<P> {
         self.groups.get(slot as usize)?.live_id(slot)
     }
 
+    /// The living group that frames of `owner` are charged to; while their own ends, the one above it.
+    pub(crate) fn group_of(&self, owner: OwnerIndex) -> Option<MemcgId> {
+        // Pinned: no other group gets the slot that the owner resolves to.
+        let _pin = self.epoch.pin();
+        let mut slot = self.slot_of(self.owners.resolve(owner)?);
+        loop {
+            match self.id_of(slot) {
+                None => slot = self.parent_of(slot)?, // ends at the root, which lives
+                id => return id,
+            }
+        }
+    }
+
     /// Living groups but the root, which is not counted: (slot, frames charged by its counter, less those in stock).
     pub(crate) fn usages(&self) -> impl Iterator<Item = (Slot, u64)> {
         let living = (0..)
@@ -256,6 +269,40 @@ impl<P: Platform> Memcgs<P> {
             let stocked = self.stocked(slot);
             (slot, group.counter.usage().wrapping_sub(stocked))
         })
+    }
+
+    /// Holds off the end of every group seen alive or dying from now on: its slot keeps its meaning, and its parent lives.
+    #[inline]
+    pub(crate) fn pin(&self) -> Pinned<'_, P> {
+        self.epoch.pin()
+    }
+
+    /// Whether the id names a group that takes charges.
+    pub(crate) fn is_live(&self, id: MemcgId) -> bool {
+        self.live(id).is_some()
+    }
+
+    /// Who inherits from a group that is not (or no more) there in full: its parent. `None` if the id names no group. Asked
+    /// while pinned, so that the parent, which cannot die before its child is gone, is still there.
+    pub(crate) fn heir_of(&self, id: MemcgId) -> Option<MemcgId> {
+        let group = self
+            .groups
+            .get(id.slot as usize)
+            .filter(|group| id.slot != ROOT && group.is_used_as(id.generation))?;
+        let slot = group.parent.load(Ordering::Relaxed);
+        let generation = self.groups.get(slot as usize)?.generation();
+        Some(MemcgId { slot, generation })
+    }
+
+    /// Number of group slots.
+    pub(crate) fn slots(&self) -> u32 {
+        self.groups.len() as u32
+    }
+
+    /// The group above `slot`.
+    pub(crate) fn parent_of(&self, slot: Slot) -> Option<Slot> {
+        let group = self.groups.get(slot as usize).filter(|_| slot != ROOT)?;
+        Some(group.parent.load(Ordering::Relaxed))
     }
 
     fn live(&self, id: MemcgId) -> Option<&Group> {

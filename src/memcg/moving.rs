@@ -8,16 +8,9 @@
 
 use super::{LruVecIndex, MemcgId, Memcgs, OwnerIndex, ROOT, Refusal, Slot, Standing};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::Pinned;
 use crate::sync::atomic::Ordering;
 
 impl<P: Platform> Memcgs<P> {
-    /// Holds off the end of every group that is seen alive, and every move that has not begun.
-    #[inline]
-    pub(crate) fn pin(&self) -> Pinned<'_, P> {
-        self.epoch.pin()
-    }
-
     /// Whether frames of the group in `slot` may be changing owners.
     #[inline]
     pub(crate) fn is_moving(&self, slot: Slot) -> bool {

@@ -3,10 +3,11 @@
 //! Owns: [`Owners`], a type-stable array of slots, each for one (memcg, node).
 //! Invariants: a slot is free, or names the lruvec of a living group, or forwards to another slot in use. A forwarding slot
 //! never points back, so following it ends after as many steps as groups have died on the way up.
-//! It is free again when nothing counts on it: no living group, no charged frame, no slot that forwards to it. Frames are
-//! counted here only once their group is dead: while it lives it holds the slot itself, and CPUs count its frames apart (stats.rs).
+//! It is free again when nothing counts on it: no living group, no charged frame or listed object, no slot that forwards to
+//! it. Frames are counted here only once their group is dead: while it lives it holds the slot itself, and CPUs count its frames
+//! apart (stats.rs).
 //! Lock ranks: none. `forward` runs under both groups' lruvec locks, which is what makes a verified lookup stable.
-//! Used by: memcg (tree, charge), lru (lock).
+//! Used by: memcg (tree, charge), lru (lock), list_lru (lookup).
 
 use crate::boot::{Bump, StorageFull};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -40,8 +41,8 @@ pub(super) const MOST_OWNERS: u32 = FORWARD - 1;
 struct Slot {
     /// What this slot stands for.
     target: AtomicU32,
-    /// 1 for a living group, 1 for each frame of a dead one, 1 for each slot that forwards here; `UNSETTLED` more from the
-    /// end of a group until its frames are counted in.
+    /// 1 for a living group, 1 for each frame of a dead one, 1 for each listed object, 1 for each slot that forwards here;
+    /// `UNSETTLED` more from the end of a group until its frames are counted in.
     references: AtomicU64,
 }
 
@@ -122,9 +123,9 @@ impl Owners {
         None
     }
 
-    /// Counts `frames` more charged to `owner`, which the caller knows to be in use.
+    /// Counts `frames` (or listed objects) more that name `owner`, which the caller knows to be in use.
     #[inline]
-    pub(super) fn charge(&self, owner: OwnerIndex, frames: u64) {
+    pub(crate) fn charge(&self, owner: OwnerIndex, frames: u64) {
         if let Some(slot) = self.slots.get(owner as usize) {
             slot.references.fetch_add(frames, Ordering::Relaxed);
         }
@@ -132,7 +133,7 @@ impl Owners {
 
     /// Drops `references`; frees the slot, and what it alone kept, with the last.
     #[inline]
-    pub(super) fn put(&self, owner: OwnerIndex, references: u64) {
+    pub(crate) fn put(&self, owner: OwnerIndex, references: u64) {
         let (mut owner, mut references) = (owner, references);
         for _ in 0..self.slots.len() {
             let Some(slot) = self.slots.get(owner as usize) else {

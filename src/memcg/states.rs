@@ -41,16 +41,14 @@ impl<P: Platform> Memcgs<P> {
     /// Pushes what CPUs have counted for a group and those below it, whether these CPUs run or not.
     pub(crate) fn flush_states(&self, id: MemcgId, off: &IrqOff<P>) -> Option<()> {
         self.id_of(id.slot).filter(|&living| living == id)?;
-        let mut at = Some(id.slot);
-        while let Some(slot) = at {
-            {
-                // Pinned: a group that is seen alive keeps its place until its counts are pushed.
-                let _pin = self.epoch.pin();
-                if self.id_of(slot).is_some() {
-                    (0..self.nodes).for_each(|node| self.flush_lruvec(self.lruvec_of(slot, node)));
-                }
-            }
-            at = self.next_in_subtree(id.slot, slot, off);
+        let mut at = Some(id);
+        while let Some(group) = at {
+            // A group that is still there keeps its place until its counts are pushed; one that is not has pushed them.
+            self.while_still(group, || {
+                (0..self.nodes)
+                    .for_each(|node| self.flush_lruvec(self.lruvec_of(group.slot, node)));
+            });
+            at = self.next_in_subtree(id, group, off);
         }
         Some(())
     }

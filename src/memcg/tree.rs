@@ -156,8 +156,15 @@ impl Group {
         (life == Life::Live).then_some(MemcgId { slot, generation })
     }
 
-    fn is_used(&self) -> bool {
-        unpack(self.life.load(Ordering::Acquire)).1 != Life::Free
+    /// Whether `generation` names the group in this slot, alive or dying.
+    pub(super) fn is_used_as(&self, generation: u32) -> bool {
+        let (current, life) = unpack(self.life.load(Ordering::Acquire));
+        current == generation && life != Life::Free
+    }
+
+    /// The generation of the group in this slot.
+    pub(super) fn generation(&self) -> u32 {
+        unpack(self.life.load(Ordering::Acquire)).0
     }
 }
 
@@ -172,11 +179,17 @@ impl Tree {
 }
 
 impl<P: Platform> Memcgs<P> {
-    /// Creates an empty group without limit under `parent`.
+    /// Creates an empty group without limit under `parent`. `prepare` makes ready what other layers keep for it, before its
+    /// id is published; it runs under the tree lock.
     ///
     /// # Errors
     /// [`CreateError`], with nothing changed.
-    pub(crate) fn create(&self, parent: MemcgId, off: &IrqOff<P>) -> Result<MemcgId, CreateError> {
+    pub(crate) fn create(
+        &self,
+        parent: MemcgId,
+        off: &IrqOff<P>,
+        prepare: impl FnOnce(MemcgId),
+    ) -> Result<MemcgId, CreateError> {
         let mut tree = self.tree.lock(off);
         let above = self.live(parent).ok_or(CreateError::NoSuchParent(parent))?;
         let depth = above.depth.load(Ordering::Relaxed) + 1;
@@ -199,6 +212,7 @@ impl<P: Platform> Memcgs<P> {
         group.first_child.store(NONE, Ordering::Relaxed);
         self.link_child(above, group, slot);
         let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
+        prepare(MemcgId { slot, generation });
         // Published last. Release pairs with the Acquire of `is_live`: a charge sees all of the above.
         group
             .life
@@ -285,12 +299,9 @@ impl<P: Platform> Memcgs<P> {
         tree.used -= 1;
     }
 
-    /// The group after `slot` in a walk over `root` and everything below it. The tree is locked.
+    /// The group after `slot` in a walk over `root` and everything below it, parents first. The tree is locked, and `slot` in it.
     pub(super) fn successor(&self, root: Slot, slot: Slot) -> Option<Slot> {
-        let group = self
-            .groups
-            .get(slot as usize)
-            .filter(|group| group.is_used())?;
+        let group = self.groups.get(slot as usize)?;
         let child = group.first_child.load(Ordering::Relaxed);
         if child != NONE {
             return Some(child);
@@ -309,6 +320,18 @@ impl<P: Platform> Memcgs<P> {
             at = group.parent.load(Ordering::Relaxed);
         }
         None
+    }
+
+    /// The group, unless it has left the tree.
+    pub(super) fn still(&self, id: MemcgId) -> Option<&Group> {
+        let group = self.groups.get(id.slot as usize)?;
+        group.is_used_as(id.generation).then_some(group)
+    }
+
+    /// Runs `action` unless the group has left the tree. Nobody else gets its slot, and so its lruvecs, meanwhile.
+    pub(crate) fn while_still<T>(&self, id: MemcgId, action: impl FnOnce() -> T) -> Option<T> {
+        let _pin = self.epoch.pin();
+        self.still(id).map(|_| action())
     }
 
     /// Groups that exist, dying ones included.

@@ -1,8 +1,9 @@
 //! Recounting everything from scratch.
 //!
 //! Owns: [`Mm::check`]. Invariants: checked, not held: sizes equal walks; each listed frame is its lruvec's and flagged so; usage equals the
-//! frames charged, and counts by state the frames in it; owner slots count exactly what names them; the allocator's own check.
-//! Lock ranks: `LruBatch`, `LruVec`, one at a time. Used by: tests, and kernels at rest: nothing else may run meanwhile.
+//! frames charged, and counts by state the frames in it; lengths of object lists equal walks; owner slots count exactly what names
+//! them; the allocator's own check.
+//! Lock ranks: `LruBatch`, `LruVec`, `ListLru`, one at a time. Used by: tests, and kernels at rest: nothing else may run meanwhile.
 
 use core::fmt;
 
@@ -65,11 +66,24 @@ pub enum MmFault {
         /// Frames by the counts of all CPUs.
         stated: i64,
     },
+    /// A list of objects is shorter or longer than its length says, or holds objects of others.
+    Objects {
+        /// The list.
+        list: u32,
+        /// Slot of the group; `None` for a node's total.
+        memcg: Option<u32>,
+        /// The node.
+        node: u32,
+        /// Objects by a walk.
+        counted: u64,
+        /// Objects by the length.
+        stated: u64,
+    },
     /// An owner slot's count differs from what names it.
     Owner {
         /// The slot.
         owner: u32,
-        /// By the records, groups and forwarding slots.
+        /// By the records, listed objects, groups and forwarding slots.
         counted: u64,
         /// By the slot.
         stated: u64,
@@ -86,6 +100,13 @@ impl<P: Platform> Mm<P> {
         self.check_lists()?;
         self.check_usage()?;
         self.check_states()?;
+        self.lists().recount().map_err(|fault| MmFault::Objects {
+            list: fault.list,
+            memcg: fault.memcg,
+            node: fault.node,
+            counted: fault.counted,
+            stated: fault.stated,
+        })?;
         self.check_owners()
     }
 
@@ -203,7 +224,10 @@ impl<P: Platform> Mm<P> {
                 .clone()
                 .filter(|&lruvec| self.memcgs.current_at(lruvec) == Some(owner))
                 .count() as u64;
-            let (counted, stated) = (frames + forwards + living, self.memcgs.references(owner));
+            let (counted, stated) = (
+                frames + self.lists().owned_by(owner) + forwards + living,
+                self.memcgs.references(owner),
+            );
             if counted != stated {
                 return Err(MmFault::Owner {
                     owner,
@@ -265,6 +289,19 @@ impl fmt::Display for MmFault {
                 f,
                 "{counted} frames of group {memcg} are in {state:?}, its count says {stated}"
             ),
+            Self::Objects {
+                list,
+                memcg,
+                node,
+                counted,
+                stated,
+            } => {
+                write!(f, "list {list} holds {counted} objects on node {node} ")?;
+                match memcg {
+                    Some(memcg) => write!(f, "for group {memcg}, its length says {stated}"),
+                    None => write!(f, "in all groups, its total says {stated}"),
+                }
+            }
             Self::Owner {
                 owner,
                 counted,

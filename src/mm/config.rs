@@ -9,9 +9,11 @@ use super::Mm;
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
+use crate::list_lru::ListLrus;
 use crate::lru::Lru;
 use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
+use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -22,6 +24,10 @@ pub struct MmConfig {
     pub alloc: alloc::Config,
     /// How many groups.
     pub memcgs: MemcgLimits,
+    /// Lists of the kernel's objects: each takes 128 bytes for each group and node.
+    pub list_lrus: u32,
+    /// Shrinkers: each takes 8 bytes for each group and node.
+    pub shrinkers: u32,
 }
 
 impl MmConfig {
@@ -42,6 +48,8 @@ impl MmConfig {
                 depth: 16,
                 owners: groups.saturating_mul(2),
             },
+            list_lrus: 4,
+            shrinkers: 16,
         }
     }
 
@@ -84,12 +92,16 @@ impl<P: Platform> Mm<P> {
         })?;
         // `Memcgs::build` checked the product.
         let lru = Lru::build(bump, limits.groups * nodes, cpus)?;
+        let shrinkers = Shrinkers::build(bump, config.shrinkers, limits.groups * nodes)?;
+        let list_lrus = ListLrus::build(bump, config.list_lrus, limits.groups, nodes, cpus)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
         Ok(Self {
             alloc,
             frames,
             memcgs,
             lru,
+            shrinkers,
+            list_lrus,
             refused_puts: AtomicU64::new(0),
             reown_from: AtomicU32::new(0),
             reclaimers,

@@ -154,8 +154,7 @@ impl<'m, P: Platform> FolioView<'m, P> {
     /// The group it is charged to now: its own, or the living one nearest above.
     #[must_use]
     pub fn memcg(&self) -> Option<MemcgId> {
-        let lruvec = self.mm.view().lruvec_of(self.frame)?;
-        self.mm.memcgs.id_of(self.mm.memcgs.slot_of(lruvec))
+        self.mm.memcgs.group_of(self.record().owner()?)
     }
 
     /// Takes another reference.

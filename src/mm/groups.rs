@@ -1,8 +1,9 @@
 //! Groups as kernels handle them.
 //!
 //! Owns: creation, removal and usage of memcgs. Invariants: a removed group's frames belong to its parent before the
-//! call returns; removing touches lists, not frames.
-//! Lock ranks: takes `MemcgTree`, then `LruVec` pairs; waits for grace periods holding none. Used by: kernels, reclaim.
+//! call returns; removing touches lists, not frames or objects.
+//! Lock ranks: takes `MemcgTree` (under it, for a new group, `ListLru`), then `ListLru` pairs, then `LruVec` pairs; waits for grace
+//! periods holding none. Used by: kernels, reclaim.
 
 use core::fmt;
 
@@ -20,17 +21,23 @@ impl<P: Platform> Mm<P> {
     /// # Errors
     /// [`CreateError`], with nothing changed.
     pub fn create_memcg(&self, parent: MemcgId) -> Result<MemcgId, CreateError> {
-        match self.memcgs.create(parent, &IrqOff::new()) {
+        let off = IrqOff::new();
+        let create = || {
+            self.memcgs
+                .create(parent, &off, |memcg| self.lists().open(memcg, &off))
+        };
+        match create() {
             Err(CreateError::OwnersExhausted) => {
                 // Frames of dead groups may hold slots that their heirs do not need.
                 self.reown_all();
-                self.memcgs.create(parent, &IrqOff::new())
+                create()
             }
             created => created,
         }
     }
 
-    /// Removes a group without children. Its frames, and its charges still to come to an end, are its parent's from now on.
+    /// Removes a group without children. Its frames, its objects on lists, its shrinkers' deferred work, and its charges still to
+    /// come to an end, are its parent's from now on.
     ///
     /// Waits for grace periods: not for interrupt handlers.
     ///
@@ -40,6 +47,9 @@ impl<P: Platform> Mm<P> {
         let removal = self.memcgs.begin_removal(memcg, &IrqOff::new())?;
         // Charges that saw the group alive end here; later ones see it dying.
         self.memcgs.wait_for_charges();
+        // Lists of objects before owners: what is still on the child's lists is found through its owner.
+        self.lists().reparent(&removal, &IrqOff::new());
+        self.shrinkers.reparent(&self.memcgs, &removal);
         self.view().reparent(&removal, &IrqOff::new());
         // Uncharges that still saw the child end here; later ones see the parent.
         self.memcgs.wait_for_charges();

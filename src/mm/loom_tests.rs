@@ -57,7 +57,7 @@ impl<P: Platform> Machine<P> {
             Memcgs::build(&mut bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits"));
         let lru = Lru::build(&mut bump, 3, 2).unwrap();
         let off = IrqOff::new();
-        let [from, to] = [0, 1].map(|_| memcgs.create(MemcgId::ROOT, &off).unwrap());
+        let [from, to] = [0, 1].map(|_| memcgs.create(MemcgId::ROOT, &off, |_| ()).unwrap());
         let owner = memcgs
             .try_charge(from, NodeId(0), 1, Force::Within)
             .unwrap_or_else(|_| unreachable!("no limit"));

@@ -1,7 +1,7 @@
 //! The memory manager: every layer below, owned together, and the handles that callers hold.
 //!
 //! Owns: [`Mm`]; [`Folio`], a counted reference to charged frames; [`Isolated`], a folio off its list; `check()`.
-//! Invariants: a frame is in one state at a time: free (in the allocator), [`Pages`](crate::Pages), or a folio. A folio
+//! Invariants: a frame is in one state at a time: free (in the allocator), [`Pages`], or a folio. A folio
 //! is charged from `charge_to` until its last reference is dropped, and then leaves its list, its group and returns to the allocator, in that order.
 //! Lock ranks: none of its own. Used by: kernels; reclaim adds what needs the eviction hooks.
 
@@ -15,6 +15,7 @@ mod limits;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod moving;
+mod objects;
 mod reown;
 
 use core::fmt;
@@ -23,9 +24,11 @@ use crate::addr::CpuId;
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::Memory;
 use crate::frame::{FrameNo, FrameTable, Put};
+use crate::list_lru::{self, ListLrus};
 use crate::lru::{Lru, View};
 use crate::memcg::Memcgs;
 use crate::platform::{IrqOff, Platform};
+use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::zone::Block;
@@ -45,6 +48,8 @@ pub struct Mm<P: Platform> {
     frames: FrameTable,
     memcgs: Memcgs<P>,
     lru: Lru<P>,
+    shrinkers: Shrinkers<P>,
+    list_lrus: ListLrus<P>,
     /// Puts of references that nobody held; each leaked its frame. 0 in a correct kernel.
     refused_puts: AtomicU64,
     /// Number of the frame at which the next look for frames of dead groups begins; only a hint.
@@ -103,6 +108,20 @@ impl<P: Platform> Mm<P> {
             memcgs: &self.memcgs,
             lru: &self.lru,
         }
+    }
+
+    #[inline]
+    fn lists(&self) -> list_lru::View<'_, P> {
+        list_lru::View {
+            memcgs: &self.memcgs,
+            shrinkers: &self.shrinkers,
+            lists: &self.list_lrus,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shrinkers(&self) -> &Shrinkers<P> {
+        &self.shrinkers
     }
 
     #[inline]

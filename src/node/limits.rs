@@ -4,13 +4,14 @@
 //! for the present sizes. Marks are single words: a reader may see old and new ones together for a moment.
 //! Lock ranks: none; recomputing takes none. Used by: alloc, at each change of managed memory, and reclaim.
 
+use super::formulas::{self, Edition, SCALE_FACTOR, Share};
 use super::{NodeZone, Nodes};
 use crate::addr::{CpuId, NodeId, ZoneKind};
 use crate::pageset::Pressure;
 use crate::pageset::tune::{Inputs, Limits, Policy};
 use crate::platform::Platform;
 use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use crate::zone::watermark::{self, Edition, SCALE_FACTOR, Share, Watermarks};
+use crate::zone::Levels;
 
 /// How watermarks and pageset limits follow from memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,30 +41,15 @@ impl Default for Tuning {
     }
 }
 
-/// What a zone keeps free, and how it stands.
+/// What a zone keeps from requests that could be served elsewhere, and how it stands.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    min: AtomicU64,
-    low: AtomicU64,
-    high: AtomicU64,
-    promo: AtomicU64,
     /// Frames kept from requests whose highest zone is this kind.
     reserves: [AtomicU64; ZoneKind::ALL.len()],
     pressure: AtomicU8,
 }
 
 impl<P: Platform> NodeZone<P> {
-    /// The marks as last computed.
-    pub(crate) fn watermarks(&self) -> Watermarks {
-        let marks = &self.marks;
-        Watermarks {
-            min: marks.min.load(Relaxed),
-            low: marks.low.load(Relaxed),
-            high: marks.high.load(Relaxed),
-            promo: marks.promo.load(Relaxed),
-        }
-    }
-
     /// Frames that a request whose highest zone is `highest` must leave.
     pub(crate) fn reserve(&self, highest: ZoneKind) -> u64 {
         self.marks.reserves[highest as usize].load(Relaxed)
@@ -90,11 +76,9 @@ impl<P: Platform> Nodes<P> {
     /// Computes every zone's marks and reserves from what is managed now.
     pub(crate) fn recompute(&self, tuning: &Tuning) {
         for zone in self.zones {
-            let fresh = self.fresh_watermarks(zone, tuning);
-            zone.marks.min.store(fresh.min, Relaxed);
-            zone.marks.low.store(fresh.low, Relaxed);
-            zone.marks.high.store(fresh.high, Relaxed);
-            zone.marks.promo.store(fresh.promo, Relaxed);
+            let levels = self.fresh_levels(zone, tuning);
+            let set = zone.zone.set_levels(levels);
+            debug_assert_eq!(set, Ok(()), "the formulas keep the order");
             for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {
                 mark.store(reserve, Relaxed);
             }
@@ -102,7 +86,7 @@ impl<P: Platform> Nodes<P> {
     }
 
     /// The marks that a zone ought to have.
-    pub(crate) fn fresh_watermarks(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Watermarks {
+    pub(crate) fn fresh_levels(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Levels {
         let kib = |frames: u64| frames << (P::PAGE_SHIFT - 10);
         let managed = |shares: &dyn Fn(ZoneKind) -> bool| -> u64 {
             let zones = self.zones.iter().filter(|zone| shares(zone.kind));
@@ -110,16 +94,16 @@ impl<P: Platform> Nodes<P> {
         };
         let min_free_kib = tuning.min_free_kib.unwrap_or_else(|| {
             let low_memory = managed(&|kind| kind <= ZoneKind::Normal);
-            watermark::min_free_kib(tuning.edition, kib(low_memory))
+            formulas::min_free_kib(tuning.edition, kib(low_memory))
         });
         Share {
             kind: zone.kind,
             managed: zone.zone.managed(),
-            total: managed(&|kind| watermark::shares_min_free(tuning.edition, kind)),
+            total: managed(&|kind| formulas::shares_min_free(tuning.edition, kind)),
             min_free: min_free_kib >> (P::PAGE_SHIFT - 10),
             scale_factor: tuning.scale_factor,
         }
-        .watermarks(tuning.edition)
+        .levels(tuning.edition)
     }
 
     /// The reserves that a zone ought to have.
@@ -129,14 +113,14 @@ impl<P: Platform> Nodes<P> {
             let of_kind = of_node.filter(|other| other.kind == kind);
             of_kind.map(|zone| zone.zone.managed()).sum()
         });
-        watermark::reserves(managed)[zone.kind as usize]
+        formulas::reserves(managed)[zone.kind as usize]
     }
 
     /// The limits that each pageset of a zone ought to have, by its present low watermark.
     pub(crate) fn fresh_limits(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Limits {
         let inputs = Inputs {
             managed: zone.zone.managed(),
-            low: zone.watermarks().low,
+            low: zone.zone.levels().low,
             cpus: self.cpus_near(zone.node),
             fraction: tuning.fraction,
             page_shift: P::PAGE_SHIFT,

@@ -5,6 +5,7 @@
 //! spans of zones may overlap, so a frame's zone is found from the runs of memory, never from spans.
 //! Lock ranks: none of its own. Used by: alloc, and through it frame, lru and reclaim.
 
+pub mod formulas;
 mod limits;
 mod plan;
 mod zonelist;
@@ -47,12 +48,13 @@ struct Run {
     zone: u8,
 }
 
-/// Where a CPU's or a node's requests go first.
+/// The zone that is asked first.
 #[derive(Clone, Copy, Debug)]
-struct Home {
-    node: NodeId,
-    /// By the highest kind that will do: the index of the first zone to ask, or [`NO_ZONE`].
-    first: [u8; ZoneKind::ALL.len()],
+pub(crate) struct First {
+    /// Index of the CPU's pageset of the zone among all; beyond them if there is no zone.
+    pub(crate) pageset: u32,
+    /// Index of the zone, or [`NO_ZONE`].
+    pub(crate) zone: u8,
 }
 
 /// The machine's shape, as the port describes it.
@@ -72,10 +74,12 @@ pub(crate) struct Nodes<P: Platform> {
     runs: &'static [Run],
     /// Frames that exist but were not free at boot. Sorted.
     reserved: &'static [FrameRange],
+    /// By CPU, and by the highest kind that will do.
+    firsts: &'static [[First; ZoneKind::ALL.len()]],
     /// By CPU.
-    cpus: &'static [Home],
-    /// By node.
-    nodes: &'static [Home],
+    cpus: &'static [NodeId],
+    /// Number of nodes.
+    nodes: usize,
     /// By node: all zones, in the order in which they are asked.
     lists: &'static [u8],
 }
@@ -135,25 +139,31 @@ impl<P: Platform> Nodes<P> {
             list.nth(i % zones).map_or(NO_ZONE, |(zone, _)| zone as u8)
         })?;
 
-        let home = |node: NodeId| {
-            let from = usize::from(node.0) * zones;
-            let list = lists.get(from..from + zones).unwrap_or(&[]);
-            Home {
-                node,
-                first: ZoneKind::ALL.map(|highest| {
-                    let fits = |zone: &&u8| {
-                        kinds
-                            .get(usize::from(**zone))
-                            .is_some_and(|zone| zone.1 <= highest)
-                    };
-                    list.iter().find(fits).copied().unwrap_or(NO_ZONE)
-                }),
-            }
-        };
-        let nodes = bump.slots(nodes, |node| home(NodeId(node as u8)))?;
-        let cpus = bump.slots(shape.cpus as usize, |cpu| {
+        let firsts = bump.slots(shape.cpus as usize, |cpu| {
             let node = (shape.node_of)(CpuId(cpu as u32));
-            nodes[usize::from(node.0)]
+            let from = usize::from(node.0) * zones;
+            // The port may name another node each time it is asked.
+            let list = lists.get(from..from + zones).unwrap_or(&[]);
+            let first = |highest: ZoneKind| {
+                let fits = |zone: &&u8| {
+                    let zone = kinds.get(usize::from(**zone));
+                    zone.is_some_and(|zone| zone.1 <= highest)
+                };
+                list.iter().find(fits).map_or(
+                    First {
+                        pageset: u32::MAX,
+                        zone: NO_ZONE,
+                    },
+                    |&zone| First {
+                        pageset: (cpu * zones) as u32 + u32::from(zone),
+                        zone,
+                    },
+                )
+            };
+            ZoneKind::ALL.map(first)
+        })?;
+        let cpus = bump.slots(shape.cpus as usize, |cpu| {
+            (shape.node_of)(CpuId(cpu as u32))
         })?;
 
         let mut specs = limits.zones(map, P::PAGE_SHIFT);
@@ -181,6 +191,7 @@ impl<P: Platform> Nodes<P> {
             zones,
             runs,
             reserved,
+            firsts,
             cpus,
             nodes,
             lists,
@@ -232,12 +243,10 @@ impl<P: Platform> Nodes<P> {
         after > 0 && self.reserved[after - 1].contains(pfn)
     }
 
-    /// The zone that a request from `cpu` asks first.
+    /// The zone that a request from `cpu` asks first; `None` for a CPU without caches.
     #[inline]
-    pub(crate) fn first_zone(&self, cpu: CpuId, highest: ZoneKind) -> Option<u8> {
-        let home = self.cpus.get(cpu.0 as usize)?;
-        let zone = home.first[highest as usize];
-        (zone != NO_ZONE).then_some(zone)
+    pub(crate) fn first(&self, cpu: CpuId, highest: ZoneKind) -> Option<First> {
+        Some(self.firsts.get(cpu.0 as usize)?[highest as usize])
     }
 
     /// The node that `cpu` is on; that of CPU 0 for an unknown one.
@@ -245,7 +254,8 @@ impl<P: Platform> Nodes<P> {
         self.cpus
             .get(cpu.0 as usize)
             .or(self.cpus.first())
-            .map_or(NodeId(0), |home| home.node)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Indices of the zones of at most `highest`, in the order in which `node` asks them; `None` for an unknown node.
@@ -254,7 +264,9 @@ impl<P: Platform> Nodes<P> {
         node: NodeId,
         highest: ZoneKind,
     ) -> Option<impl Iterator<Item = u8> + Clone + use<P>> {
-        self.nodes.get(usize::from(node.0))?;
+        if usize::from(node.0) >= self.nodes {
+            return None;
+        }
         let zones = self.zones;
         let from = usize::from(node.0) * zones.len();
         let list = self.lists.get(from..from + zones.len())?;

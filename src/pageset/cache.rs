@@ -1,7 +1,7 @@
 //! One CPU's free frames of one zone.
 //!
 //! Owns: [`Cache`]: lists of blocks, and the state of the rule that says how much moves and stays.
-//! Invariants: `parked` is the number of frames on all lists; at rest it is below `ceiling`, unless that is 0 or was lowered.
+//! Invariants: `ceiling - left` is the number of frames on all lists; at rest `left` is above 0, unless the ceiling was lowered.
 //! Lock ranks: is the data under Pageset; takes Shard. Used by: alloc.
 //!
 //! The fast ways keep the rule's two histories (`free_count` rises with frees and halves with allocations,
@@ -9,7 +9,7 @@
 //! chunk is full or the ceiling is reached. What a slow way must know of the zone's pressure is therefore seen 63 frees late at most.
 
 use super::ListId;
-use super::chunks::{CHUNK_FRAMES, Chunks};
+use super::chunks::{CHUNK_FRAMES, Chunks, LISTS};
 use super::tune::{Limits, Policy};
 use crate::addr::Order;
 use crate::boot::{Bump, StorageFull};
@@ -37,16 +37,22 @@ pub(crate) enum Pressure {
 #[derive(Debug)]
 pub(crate) struct Cache {
     chunks: Chunks,
-    /// Frames on all lists.
-    parked: u32,
-    /// A free that makes `parked` reach it has to trim. The rule's current `high`.
-    ceiling: u32,
+    /// Frames that frees may add before they reach the ceiling, so `ceiling` less the frames on all lists. Below zero after
+    /// the ceiling was lowered.
+    left: i32,
     /// Frames freed of late; halves with each allocation.
-    free_count: u32,
+    free_count: u16,
     /// log2 of the batches in the next refill; halves with each free.
     alloc_factor: u8,
-    /// Whether the last free was of order 1 to 3.
-    freed_high: bool,
+    /// The list that the last free went to.
+    last_freed: ListId,
+    /// By list: the length of its blocks.
+    frames: [u16; LISTS],
+    /// By list: the `free_count` from which on a free does not raise it, or, for orders 1 to 3, must look at what was
+    /// freed before.
+    calm: [u16; LISTS],
+    /// A free that makes the number of frames on all lists reach it has to trim: the rule's current `high`.
+    ceiling: u32,
     limits: Limits,
     exchanges: Exchanges,
 }
@@ -67,48 +73,55 @@ impl Ranked for Cache {
 impl Cache {
     /// An empty cache with room for `slots` blocks, which parks nothing yet.
     pub(super) fn build(bump: &mut Bump<'_>, slots: u32) -> Result<Self, StorageFull> {
+        let frames = |list| match list {
+            list if list + 1 < LISTS => ListId(list as u8).order().frames() as u16,
+            _ => 0,
+        };
         Ok(Self {
             chunks: Chunks::build(bump, slots)?,
-            parked: 0,
-            ceiling: 0,
+            left: 0,
             free_count: 0,
             alloc_factor: 0,
-            freed_high: false,
+            last_freed: ListId::FIRST,
+            frames: core::array::from_fn(frames),
+            calm: [0; LISTS],
+            ceiling: 0,
             limits: Limits::BOOT,
             exchanges: Exchanges::default(),
         })
     }
 
-    /// Takes the block that was put on the list last, if that takes no work.
+    /// Takes the block of so many frames that was put on the list last, if that takes no work.
     #[inline]
-    pub(crate) fn pop(&mut self, list: ListId, order: Order) -> Option<u32> {
+    pub(crate) fn pop(&mut self, list: ListId, frames: u32) -> Option<u32> {
         let frame = self.chunks.pop(list.index())?;
-        self.parked -= 1 << order.get();
+        self.left += frames as i32;
         self.free_count >>= 1;
         Some(frame)
     }
 
     /// Puts a block on top, if that takes no work: `false`, with nothing done, if the list's chunk is full, the cache
-    /// would reach its ceiling, or the order is one of those that need a look at what was freed before.
+    /// would reach its ceiling, or so much was freed that blocks of orders 1 to 3 may not stay.
     #[inline]
-    pub(crate) fn push(&mut self, list: ListId, order: Order, frame: u32) -> bool {
-        let frames = 1 << order.get();
-        let parked = self.parked + frames;
-        if parked >= self.ceiling || is_small(order) || !self.chunks.push(list.index(), frame) {
+    pub(crate) fn push(&mut self, list: ListId, frame: u32) -> bool {
+        let frames = self.frames[list.index()];
+        if self.left <= i32::from(frames) {
             return false;
         }
-        self.parked = parked;
-        self.freed_high = false;
-        self.count_free(frames);
-        true
-    }
-
-    #[inline]
-    fn count_free(&mut self, frames: u32) {
-        self.alloc_factor >>= 1;
-        if self.free_count < self.limits.batch << SCALE_MAX {
-            self.free_count += frames;
+        let mut free_count = self.free_count;
+        if free_count < self.calm[list.index()] {
+            free_count += frames;
+        } else if list.is_small() {
+            return false;
         }
+        if !self.chunks.push(list.index(), frame) {
+            return false;
+        }
+        self.left -= i32::from(frames);
+        self.free_count = free_count;
+        self.alloc_factor >>= 1;
+        self.last_freed = list;
+        true
     }
 
     /// [`pop`](Self::pop) with the work: moves on to the next chunk, or blocks from the zone to the list first.
@@ -127,11 +140,11 @@ impl Cache {
             let wanted = self.refill_blocks(order, pressure);
             let mut refill = self.chunks.refill(index, wanted as usize);
             zone.take_into(order, mobility, home, &mut refill, off);
-            self.parked += (refill.finish() as u32) << order.get();
+            self.left -= (refill.finish() as i32) << order.get();
             self.exchanges.refills += 1;
             self.chunks.pop(index)
         })?;
-        self.parked -= 1 << order.get();
+        self.left += 1 << order.get();
         self.free_count >>= 1;
         Some(frame)
     }
@@ -141,7 +154,7 @@ impl Cache {
         let (batch, low, most) = (self.limits.batch, self.high_min(), self.high_max());
         let mut high = self.ceiling.clamp(low, most);
         if high < batch {
-            self.ceiling = high;
+            self.set_ceiling(high);
             return 1;
         }
         let mut frames = match (self.limits.policy, order) {
@@ -151,9 +164,9 @@ impl Cache {
         if low != most && pressure == Pressure::None {
             high = (high + frames).min(most);
         }
-        self.ceiling = high;
+        self.set_ceiling(high);
         if self.limits.policy == Policy::Auto && order == Order::ZERO {
-            let room = high.saturating_sub(self.parked + batch).max(batch);
+            let room = high.saturating_sub(self.parked() + batch).max(batch);
             if frames <= room && u32::from(self.alloc_factor) < SCALE_MAX {
                 self.alloc_factor += 1;
             }
@@ -187,27 +200,26 @@ impl Cache {
                 return None;
             }
         }
-        let frames = 1 << order.get();
-        self.parked += frames;
+        self.left -= 1 << order.get();
         let batch = self.limits.batch;
-        let small = is_small(order);
-        let leave = small
-            && self.freed_high
-            && self.limits.policy == Policy::Auto
-            && self.free_count >= batch + self.limits.high_min / 2;
-        self.freed_high = small;
-        self.count_free(frames);
+        let leave =
+            list.is_small() && self.last_freed.is_small() && self.freed() >= self.leave_from();
+        self.last_freed = list;
+        self.alloc_factor >>= 1;
+        if self.freed() < self.free_most() {
+            self.free_count += 1 << order.get();
+        }
         let limit = self.limit(leave, pressure);
-        Some(if self.parked < limit {
+        Some(if self.parked() < limit {
             0
         } else if leave {
-            self.parked.min(batch << SCALE_MAX)
+            self.parked().min(batch << SCALE_MAX)
         } else if limit < batch {
             1
         } else if self.limits.policy == Policy::Fixed {
             batch
         } else {
-            self.free_count.max(batch).min(limit - batch)
+            self.freed().max(batch).min(limit - batch)
         })
     }
 
@@ -215,27 +227,23 @@ impl Cache {
     fn limit(&mut self, leave: bool, pressure: Pressure) -> u32 {
         let (batch, low, most) = (self.limits.batch, self.high_min(), self.high_max());
         let high = self.ceiling.clamp(low, most);
-        self.ceiling = high;
         let lowered = |by: u32| high.saturating_sub(by).max(low);
-        if leave {
-            self.ceiling = lowered(batch << SCALE_MAX);
-            return 0;
-        }
-        if pressure == Pressure::Reclaiming {
-            self.ceiling = lowered(self.free_count.max(batch));
-            return self.ceiling.min(4 * batch);
-        }
-        if low == most {
-            return high;
-        }
-        if pressure == Pressure::BelowHigh {
-            self.ceiling = lowered(self.free_count.max(batch));
-            return self.parked.max(low);
-        }
-        if self.parked >= high {
-            self.ceiling = high.max((self.free_count + batch).clamp(low, most));
-        }
-        high
+        let calm = self.freed().max(batch);
+        let (ceiling, limit) = if leave {
+            (lowered(batch << SCALE_MAX), 0)
+        } else if pressure == Pressure::Reclaiming {
+            (lowered(calm), lowered(calm).min(4 * batch))
+        } else if low == most {
+            (high, high)
+        } else if pressure == Pressure::BelowHigh {
+            (lowered(calm), self.parked().max(low))
+        } else if self.parked() >= high {
+            (high.max((self.freed() + batch).clamp(low, most)), high)
+        } else {
+            (high, high)
+        };
+        self.set_ceiling(ceiling);
+        limit
     }
 
     /// Gives at least `frames` frames back, or all: the coldest of `first`, then those of the lists after it, around. The
@@ -247,13 +255,13 @@ impl Cache {
         zone: &Zone<P>,
         off: &IrqOff<P>,
     ) {
-        let target = self.parked.saturating_sub(frames);
+        let target = self.parked().saturating_sub(frames);
         for list in ListId::all_from(first) {
             let order = list.order();
-            while self.parked > target {
+            while self.parked() > target {
                 let mut batch = [0; CHUNK_FRAMES];
                 let mut len = 0;
-                let wanted = (self.parked - target).div_ceil(1 << order.get()) as usize;
+                let wanted = (self.parked() - target).div_ceil(1 << order.get()) as usize;
                 let wanted = wanted.min(CHUNK_FRAMES);
                 while len < wanted {
                     let room = &mut batch[len..wanted];
@@ -268,7 +276,7 @@ impl Cache {
                 if len == 0 {
                     break;
                 }
-                self.parked -= (len as u32) << order.get();
+                self.left += (len as i32) << order.get();
                 self.exchanges.trims += 1;
                 zone.give_blocks(order, &mut batch[..len], off);
             }
@@ -279,10 +287,10 @@ impl Cache {
     pub(crate) fn decay<P: Platform>(&mut self, zone: &Zone<P>, off: &IrqOff<P>) {
         let low = self.high_min();
         if self.ceiling > low {
-            let kept = self.parked.saturating_sub(self.limits.batch << SCALE_MAX);
-            self.ceiling = kept.max(self.ceiling - self.ceiling / 8).max(low);
+            let kept = self.parked().saturating_sub(self.limits.batch << SCALE_MAX);
+            self.set_ceiling(kept.max(self.ceiling - self.ceiling / 8).max(low));
         }
-        let above = self.parked.saturating_sub(self.ceiling);
+        let above = self.parked().saturating_sub(self.ceiling);
         self.trim(
             ListId::FIRST,
             above.min(self.limits.batch << SCALE_MAX),
@@ -291,10 +299,35 @@ impl Cache {
         );
     }
 
+    /// Frames freed of late.
+    fn freed(&self) -> u32 {
+        u32::from(self.free_count)
+    }
+
+    /// `free_count` does not rise from here on: the most batches that move at once.
+    fn free_most(&self) -> u32 {
+        // Room is left for a pageblock on top.
+        (self.limits.batch << SCALE_MAX).min(u32::from(u16::MAX / 2))
+    }
+
+    /// From this `free_count` on, blocks of orders 1 to 3 that are freed in a row do not stay.
+    fn leave_from(&self) -> u32 {
+        match self.limits.policy {
+            Policy::Auto => self.limits.batch.saturating_add(self.limits.high_min / 2),
+            Policy::Fixed => u32::MAX,
+        }
+    }
+
     /// Frames on all lists.
     #[inline]
     pub(crate) fn parked(&self) -> u32 {
-        self.parked
+        self.ceiling.wrapping_sub(self.left as u32)
+    }
+
+    fn set_ceiling(&mut self, ceiling: u32) {
+        // Both are at most the pool's capacity, below 2^22, and a refill goes above by a few thousand at most.
+        self.left += ceiling as i32 - self.ceiling as i32;
+        self.ceiling = ceiling;
     }
 
     /// The limits that were set last, not clipped to the pool.
@@ -323,7 +356,13 @@ impl Cache {
             return false;
         }
         self.limits = limits;
-        self.ceiling = self.ceiling.clamp(self.high_min(), self.high_max());
+        for list in ListId::all_from(ListId::FIRST) {
+            self.calm[list.index()] = match list.is_small() {
+                true => self.free_most().min(self.leave_from()),
+                false => self.free_most(),
+            } as u16;
+        }
+        self.set_ceiling(self.ceiling.clamp(self.high_min(), self.high_max()));
         true
     }
 
@@ -347,12 +386,6 @@ impl Cache {
     /// Recounts: frames parked, and the chunks' own rules.
     pub(crate) fn check(&self) -> bool {
         let parked: u64 = self.blocks().map(|(_, order)| order.frames()).sum();
-        self.chunks.check() && parked == u64::from(self.parked)
+        self.chunks.check() && parked == u64::from(self.parked())
     }
-}
-
-/// Whether blocks of the order are cached and larger than a frame, but not a pageblock.
-#[inline]
-const fn is_small(order: Order) -> bool {
-    matches!(order.get(), 1..=3)
 }

@@ -88,16 +88,16 @@ impl Chunks {
     #[inline]
     pub(super) fn push(&mut self, list: usize, frame: u32) -> bool {
         let top = &mut self.tops[list % LISTS];
-        let next = *top + 1;
-        if next.is_multiple_of(WORDS) {
+        let next = *top as usize + 1;
+        if next.is_multiple_of(WORDS as usize) {
             return false;
         }
         // Beyond the pool if the list has no chunk.
-        let Some(slot) = self.pool.get_mut(next as usize) else {
+        let Some(slot) = self.pool.get_mut(next) else {
             return false;
         };
         *slot = frame;
-        *top = next;
+        *top = next as u32;
         true
     }
 

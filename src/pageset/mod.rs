@@ -49,6 +49,24 @@ impl ListId {
         Self(order * TYPES + mobility as u8)
     }
 
+    /// Its number.
+    #[inline]
+    pub(crate) const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The list with a number; no list of blocks has one above [`NONE`](Self::NONE)'s.
+    #[inline]
+    pub(crate) const fn from_number(number: u8) -> Self {
+        Self(number % LISTS as u8)
+    }
+
+    /// Whether its blocks are of order 1 to 3.
+    #[inline]
+    const fn is_small(self) -> bool {
+        self.0.wrapping_sub(TYPES) < 3 * TYPES
+    }
+
     #[inline]
     fn index(self) -> usize {
         usize::from(self.0) % LISTS
@@ -102,6 +120,12 @@ impl<P: Platform> Pagesets<P> {
         // An id out of range cannot wrap into the range: it is 32 bits long, and the number of zones 8.
         let index = cpu.0 as usize * self.zones + usize::from(zone);
         self.caches.get(index).map(|padded| &padded.0)
+    }
+
+    /// The cache with this index: CPU × zones + zone.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> Option<&'static Lock<Cache, P>> {
+        self.caches.get(index as usize).map(|padded| &padded.0)
     }
 
     /// Every CPU's cache of one zone, in order of their ids.

@@ -9,7 +9,7 @@ use super::evict::{Evict, Oom};
 use super::scan::Progress;
 use crate::addr::CpuId;
 use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, Event, Force, MemcgId, ROOT, Slot, Walk};
+use crate::memcg::{self, Event, Force, MemcgId, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
 use crate::sync::Refused;
@@ -42,8 +42,17 @@ pub struct Reclaimed {
     pub freed: u64,
     /// Folios looked at.
     pub scanned: u64,
+    /// Objects that shrinkers freed, as they said.
+    pub objects: u64,
     /// Why it ended.
     pub stop: Stop,
+}
+
+impl Reclaimed {
+    /// Whether anything was freed. Objects may or may not have freed frames with them: worth another try.
+    fn any(&self) -> bool {
+        self.freed > 0 || self.objects > 0
+    }
 }
 
 impl<P: Evict> Mm<P> {
@@ -64,14 +73,13 @@ impl<P: Evict> Mm<P> {
                 return Err(error);
             }
             rounds += 1;
-            let reclaimed = self.reclaim_subtree(ROOT, CLUSTER.max(request.order().frames()));
+            let reclaimed =
+                self.reclaim_subtree(MemcgId::ROOT, CLUSTER.max(request.order().frames()));
             match reclaimed.stop {
                 Stop::Nested => return Err(error),
                 Stop::Crowded => P::relax(),
                 // Frames that were freed wait in pagesets, not only in this CPU's.
-                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {
-                    self.allocator().drain_all()
-                }
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => self.allocator().drain_all(),
                 Stop::Enough | Stop::Exhausted => {
                     self.allocator().drain_all();
                     if let Ok(pages) = self.try_alloc(request) {
@@ -87,7 +95,7 @@ impl<P: Evict> Mm<P> {
 
     /// Frees up to `target` frames, from every group.
     pub fn reclaim(&self, target: u64) -> Reclaimed {
-        self.reclaim_subtree(ROOT, target)
+        self.reclaim_subtree(MemcgId::ROOT, target)
     }
 
     /// Frees up to `target` frames that are charged to a group or below it.
@@ -96,7 +104,7 @@ impl<P: Evict> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn shrink_memcg(&self, memcg: MemcgId, target: u64) -> Result<Reclaimed, NoSuchGroup> {
         self.memcgs().usage(memcg).ok_or(NoSuchGroup(memcg))?;
-        Ok(self.reclaim_subtree(memcg.slot, target))
+        Ok(self.reclaim_subtree(memcg, target))
     }
 
     /// Sets a group's limit in frames and reclaims until its usage fits, as far as that is possible.
@@ -108,7 +116,7 @@ impl<P: Evict> Mm<P> {
         self.set_memcg_max(memcg, frames)?;
         for _ in 0..ROUNDS {
             let excess = self.memcg_usage(memcg)?.saturating_sub(frames);
-            if excess == 0 || self.reclaim_subtree(memcg.slot, excess).freed == 0 {
+            if excess == 0 || !self.reclaim_subtree(memcg, excess).any() {
                 break;
             }
         }
@@ -116,10 +124,11 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Scans a subtree at rising priority until `target` frames are free.
-    fn reclaim_subtree(&self, root: Slot, target: u64) -> Reclaimed {
+    fn reclaim_subtree(&self, root: MemcgId, target: u64) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
+            objects: 0,
             stop,
         };
         let _claim = match self.reclaimers.claim(P::task()) {
@@ -133,6 +142,7 @@ impl<P: Evict> Mm<P> {
             target,
             freed: 0,
             scanned: 0,
+            objects: 0,
             priority: FIRST_PRIORITY,
             force_deactivate: false,
         };
@@ -151,11 +161,12 @@ impl<P: Evict> Mm<P> {
         Reclaimed {
             freed: progress.freed,
             scanned: progress.scanned,
+            objects: progress.objects,
             stop,
         }
     }
 
-    fn scan_at_rising_priority(&self, root: Slot, progress: &mut Progress) {
+    fn scan_at_rising_priority(&self, root: MemcgId, progress: &mut Progress) {
         for priority in (0..=FIRST_PRIORITY).rev() {
             progress.priority = priority;
             for node in 0..self.memcgs().nodes() {
@@ -168,7 +179,7 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Scans a subtree's lruvecs on one node at one priority.
-    fn scan_node(&self, root: Slot, node: u32, progress: &mut Progress) {
+    fn scan_node(&self, root: MemcgId, node: u32, progress: &mut Progress) {
         // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
         // the last priority each looks at everything: what it says is exhausted must be.
         let mut shared = (progress.priority > 0).then(|| Walk::new(root, node));
@@ -181,9 +192,10 @@ impl<P: Evict> Mm<P> {
                 (None, Some(last)) => self.memcgs().next_in_subtree(root, last, &off),
             };
             drop(off);
-            let Some(slot) = next else { break };
-            last = Some(slot);
-            self.shrink_lruvec(self.memcgs().lruvec_of(slot, node), progress);
+            let Some(group) = next else { break };
+            last = Some(group);
+            self.shrink_lruvec(group, node, progress);
+            self.shrink_objects_of(group, node, progress);
         }
     }
 
@@ -220,17 +232,17 @@ impl<'m, P: Evict> Pages<'m, P> {
             if round == ROUNDS {
                 break;
             }
+            let Some(full) = mm.memcgs().id_of(full) else {
+                continue; // it ends, and with it its limit
+            };
             let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()));
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
-                Stop::Enough | Stop::Exhausted if reclaimed.freed > 0 => {}
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
                 Stop::Enough | Stop::Exhausted => {
-                    let full = mm.memcgs().id_of(full);
-                    if let Some(full) = full {
-                        mm.count_memcg_event(full, Event::Oom);
-                    }
-                    if P::oom(full) == Oom::Fail {
+                    mm.count_memcg_event(full, Event::Oom);
+                    if P::oom(Some(full)) == Oom::Fail {
                         break;
                     }
                 }

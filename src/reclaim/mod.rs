@@ -1,15 +1,17 @@
 //! Taking frames back under pressure.
 //!
-//! Owns: [`Evict`], what the kernel does for it; the entry points: [`Mm::alloc`], [`Pages::charge_to`](crate::Pages::charge_to),
-//! [`Mm::shrink_memcg`], [`Mm::reclaim`].
+//! Owns: [`Evict`], what the kernel does for it; the entry points: [`Mm::alloc`](crate::Mm::alloc), [`Pages::charge_to`](crate::Pages::charge_to),
+//! [`Mm::shrink_memcg`](crate::Mm::shrink_memcg), [`Mm::reclaim`](crate::Mm::reclaim).
 //! Invariants: no lock is held across a hook, so hooks may sleep. One thread does not reclaim inside its own reclaim. Every loop is
 //! bounded: by priorities, by list lengths, by retries.
 //! Lock ranks: takes `LruBatch`, `LruVec`, `MemcgTree` in turn, none while a hook runs. Used by: kernels.
 
 mod entry;
 mod evict;
+mod objects;
 mod scan;
 mod verdict;
 
 pub use entry::{Reclaimed, Stop};
 pub use evict::{Evict, Oom, Release, Unmap, WriteOut};
+pub use objects::ShrinkError;

@@ -11,7 +11,7 @@ use super::evict::Evict;
 use super::verdict::{Verdict, judge};
 use crate::frame::{Flags, FrameNo};
 use crate::lru::{Backing, ListKind, SCAN, Scanned};
-use crate::memcg::LruVecIndex;
+use crate::memcg::{LruVecIndex, MemcgId};
 use crate::mm::{Isolated, Mm};
 use crate::platform::IrqOff;
 
@@ -39,10 +39,19 @@ pub(super) struct Progress {
     pub(super) freed: u64,
     /// Folios looked at.
     pub(super) scanned: u64,
+    /// Objects that shrinkers freed, as they said.
+    pub(super) objects: u64,
     /// How much of each list is looked at: its length shifted right by this.
     pub(super) priority: u32,
     /// Whether active lists are scanned even if the inactive ones are long enough.
     pub(super) force_deactivate: bool,
+}
+
+/// An lruvec, and the group that it must still belong to.
+#[derive(Clone, Copy, Debug)]
+struct LruVecOf {
+    group: MemcgId,
+    index: LruVecIndex,
 }
 
 impl Progress {
@@ -52,10 +61,14 @@ impl Progress {
 }
 
 impl<P: Evict> Mm<P> {
-    /// Scans one lruvec at the given priority.
-    pub(super) fn shrink_lruvec(&self, lruvec: LruVecIndex, progress: &mut Progress) {
+    /// Scans a group's lruvec on one node at the given priority, as long as the group is in the tree.
+    pub(super) fn shrink_lruvec(&self, group: MemcgId, node: u32, progress: &mut Progress) {
+        let lruvec = LruVecOf {
+            group,
+            index: self.memcgs().lruvec_of(group.slot, node),
+        };
         for backing in [Backing::Anon, Backing::File] {
-            let (inactive, active) = self.sizes(lruvec, backing);
+            let (inactive, active) = self.sizes(lruvec.index, backing);
             if progress.force_deactivate || inactive_is_low(inactive, active, P::PAGE_SHIFT) {
                 self.shrink_active(lruvec, backing, active >> progress.priority);
             }
@@ -74,7 +87,7 @@ impl<P: Evict> Mm<P> {
     /// Scans up to `want` folios from an inactive list's old end. Returns how many were looked at.
     fn shrink_inactive(
         &self,
-        lruvec: LruVecIndex,
+        lruvec: LruVecOf,
         backing: Backing,
         want: u32,
         progress: &mut Progress,
@@ -106,7 +119,7 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Moves up to `want` folios from an active list's old end to the inactive one.
-    fn shrink_active(&self, lruvec: LruVecIndex, backing: Backing, want: u64) {
+    fn shrink_active(&self, lruvec: LruVecOf, backing: Backing, want: u64) {
         let mut left = want;
         while left > 0 {
             let (in_hand, scanned) = self.take_tail(
@@ -129,9 +142,14 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Isolates up to `want` folios from a list's old end: those, and how many entries were looked at.
-    fn take_tail(&self, lruvec: LruVecIndex, kind: ListKind, want: u32) -> (InHand<'_, P>, u32) {
+    fn take_tail(&self, lruvec: LruVecOf, kind: ListKind, want: u32) -> (InHand<'_, P>, u32) {
         let off = IrqOff::new();
-        let tail = self.view().isolate_tail(lruvec, kind, want, &off);
+        // A hook, or another thread, may have ended the group, and its lists may be another group's now.
+        let take = || self.view().isolate_tail(lruvec.index, kind, want, &off);
+        let tail = self
+            .memcgs()
+            .while_still(lruvec.group, take)
+            .unwrap_or_default();
         self.free_dead(&tail.dead, &off);
         (
             tail.isolated

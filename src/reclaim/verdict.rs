@@ -1,8 +1,11 @@
 //! What becomes of one isolated folio from an inactive list.
 //!
 //! Owns: [`judge`]. Invariants: a folio is freed only after its references were frozen at exactly the isolation's own, which
-//! nobody can take one from after. Everything else goes back to a list.
+//! nobody can take one from after. Everything else goes back to a list: mapped again if it was unmapped, and dirty if it was
+//! not written out, also when a hook panics.
 //! Lock ranks: none is held. Used by: scan.
+
+use core::mem;
 
 use super::evict::{Evict, Release, Unmap, WriteOut};
 use crate::frame::{Flags, FrameNo};
@@ -48,16 +51,38 @@ pub(super) fn judge<P: Evict>(folio: Isolated<'_, P>) -> Verdict<'_, P> {
         return Verdict::Activate(folio);
     }
     // From here on the kernel may have no reference left: who stays must be given back.
+    let unmapped = Unmapped(&folio);
     match evict(&folio) {
-        Evicted::Frozen => Verdict::Free(folio.into_frame()),
+        Evicted::Frozen => {
+            mem::forget(unmapped);
+            Verdict::Free(folio.into_frame())
+        }
         Evicted::Refused => {
-            P::remap(&folio);
+            drop(unmapped);
             Verdict::Activate(folio)
         }
         Evicted::InUse => {
-            P::remap(&folio);
+            drop(unmapped);
             Verdict::Keep(folio)
         }
+    }
+}
+
+/// A folio without mappings, mapped again when dropped: without that, putting it back drops the last reference.
+struct Unmapped<'f, 'm, P: Evict>(&'f Isolated<'m, P>);
+
+impl<P: Evict> Drop for Unmapped<'_, '_, P> {
+    fn drop(&mut self) {
+        P::remap(self.0);
+    }
+}
+
+/// A folio that was dirty before the write, and is again when this is dropped.
+struct Unwritten<'f, 'm, P: Evict>(&'f Isolated<'m, P>);
+
+impl<P: Evict> Drop for Unwritten<'_, '_, P> {
+    fn drop(&mut self) {
+        self.0.mark_dirty();
     }
 }
 
@@ -77,12 +102,11 @@ fn evict<P: Evict>(folio: &Isolated<'_, P>) -> Evicted {
     if folio.backing() == Backing::Anon || folio.is_dirty() {
         // Cleared first: what is written to the frame from now on marks it again.
         let was_dirty = folio.account(PageState::DIRTY, StateChange::Leave);
+        let unwritten = was_dirty.then(|| Unwritten(folio));
         if P::write_out(folio) == WriteOut::Busy {
-            if was_dirty {
-                folio.mark_dirty();
-            }
             return Evicted::Refused;
         }
+        mem::forget(unwritten);
     }
     if P::release(folio) == Release::Busy {
         return Evicted::Refused;

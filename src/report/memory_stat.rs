@@ -98,16 +98,17 @@ impl MemoryStat {
             return Ok(stat);
         }
         stat.states = PageState::ALL.map(|state| memcgs.tree_state(memcg.slot, node, state));
-        let mut at = Some(memcg.slot);
-        while let Some(slot) = at {
+        let mut at = Some(memcg);
+        while let Some(group) = at {
             let off = IrqOff::new();
-            if let Some(held) = mm.view().lock_index(memcgs.lruvec_of(slot, node), &off) {
+            let lruvec = memcgs.lruvec_of(group.slot, node);
+            if let Some(held) = mm.view().lock_index(lruvec, &off) {
                 for kind in ListKind::ALL {
                     stat.lists[kind as usize] += held.lruvec.frames(kind);
                 }
                 stat.unevictable += held.lruvec.unevictable();
             }
-            at = memcgs.next_in_subtree(memcg.slot, slot, &IrqOff::new());
+            at = memcgs.next_in_subtree(memcg, group, &IrqOff::new());
         }
         Ok(stat)
     }

@@ -9,7 +9,7 @@ use super::atomic::{AtomicU64, Ordering};
 /// Names held at the moment.
 #[derive(Debug)]
 pub(crate) struct Claims {
-    /// A name plus one; 0 is free.
+    /// A name plus one; 0 is free. The two highest names share a mark, so they only keep each other waiting.
     slots: &'static [AtomicU64],
 }
 
@@ -34,7 +34,7 @@ impl Claims {
 
     /// Claims a slot under `name`, which must be the calling thread's own: nobody else adds or removes it.
     pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, Refused> {
-        let mark = name.wrapping_add(1);
+        let mark = name.saturating_add(1);
         // Only this thread writes its own mark, so it sees its own latest store without any ordering.
         if self
             .slots

@@ -124,13 +124,15 @@ impl<T: Ranked, P: Platform> Lock<T, P> {
 
     #[inline]
     fn held<'a>(&'a self, off: &'a IrqOff<P>) -> Held<'a, T, P> {
-        P::lock_acquired(T::RANK);
-        Held {
+        // Made first, so that a port's hook that panics leaves no lock held that nobody releases.
+        let held = Held {
             lock: self,
             off,
             #[cfg(loom)]
             value: Some(self.value.get_mut()),
-        }
+        };
+        P::lock_acquired(T::RANK);
+        held
     }
 }
 
@@ -181,10 +183,21 @@ impl<T: Ranked, P: Platform> Drop for Held<'_, T, P> {
     fn drop(&mut self) {
         #[cfg(loom)]
         drop(self.value.take());
+        // Unlocks when it goes out of scope, also if the port's hook panics.
+        let _unlock = Unlock(self);
         P::lock_released(T::RANK);
-        self.off.release(T::RANK);
-        // SAFETY: this guard was made by whoever took the lock, and is dropped once.
-        unsafe { self.lock.raw.unlock() }
+    }
+}
+
+/// The last step of a guard's drop.
+struct Unlock<'h, 'a, T: Ranked, P: Platform>(&'h Held<'a, T, P>);
+
+impl<T: Ranked, P: Platform> Drop for Unlock<'_, '_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.off.release(T::RANK);
+        // SAFETY: the guard was made by whoever took the lock, and is dropped once; so is this.
+        unsafe { self.0.lock.raw.unlock() }
     }
 }
 

@@ -7,10 +7,11 @@
 use core::fmt;
 
 use super::Zone;
+use super::counts::Counts;
 use super::info::Info;
 use super::line::{self, ALL_FREE, PLACES, WHOLE};
 use super::mobility::Mobility;
-use super::shard::{Counts, SETS, Shard};
+use super::shard::{SETS, Shard};
 use crate::addr::Pfn;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -25,14 +26,25 @@ pub enum ZoneFault {
     Class(Pfn),
     /// The line that starts here is in a set that it should not be in, or is missing from one.
     Set(Pfn),
+    /// The line that starts here is fuller than its group is said to be.
+    Fullness(Pfn),
     /// The line that starts here: a frame is free that is absent or bad.
     FreeHole(Pfn),
+    /// The line that starts here: its record of absent and bad frames is not there, or empty.
+    Record(Pfn),
     /// The run of 2^18 frames that starts here: its whole lines are not the ones noted.
     Pool(Pfn),
-    /// A bitmap of sets contradicts its own summary, in the shard that starts here.
+    /// A set of lines has members that it should not have, or contradicts its own summary, in the shard that starts here.
     Summary(Pfn),
     /// A counter of the shard that starts here differs from the recount.
     Counter(Pfn),
+    /// The highatomic lines do not make up the reserve.
+    Reserve {
+        /// As noted.
+        noted: u64,
+        /// As counted.
+        counted: u64,
+    },
     /// The number of managed frames differs from the recount.
     Managed {
         /// As noted.
@@ -58,16 +70,17 @@ impl<P: Platform> Zone<P> {
                 faults: shard.counts.faults,
                 ..Counts::default()
             };
+            let mut members = [0; SETS as usize];
             for line in cell.lines() {
-                managed += shard
-                    .check_line(line, &mut counts)
-                    .map_err(|f| f(at(line)))?;
+                let checked = shard.check_line(line, &mut counts, &mut members);
+                managed += checked.map_err(|fault| fault(at(line)))?;
             }
             shard.check_pool(&mut counts).map_err(|giant| {
                 let start = start.0 - u64::from(shard.skew) * u64::from(PLACES);
                 ZoneFault::Pool(Pfn(start + (u64::from(giant) << 18)))
             })?;
-            if !shard.summaries_hold() {
+            // Each line is in its set, so a set with more members has one that should not be there.
+            if !shard.summaries_hold(&members) {
                 return Err(ZoneFault::Summary(start));
             }
             counts.apart = 0;
@@ -81,12 +94,22 @@ impl<P: Platform> Zone<P> {
                 return Err(ZoneFault::Counter(start));
             }
         }
-        let noted = self.managed();
+        let noted = self.managed() + self.ballooned();
         if managed != noted {
             return Err(ZoneFault::Managed {
                 noted,
                 counted: managed,
             });
+        }
+        let lines = self.infos.iter();
+        let reserved =
+            lines.filter(|&info| Info(info.load(Relaxed)).kind() == Mobility::HighAtomic);
+        let (noted, counted) = (
+            self.reserved_highatomic(),
+            reserved.count() as u64 * u64::from(PLACES),
+        );
+        if noted != counted {
+            return Err(ZoneFault::Reserve { noted, counted });
         }
         let behind = self
             .free
@@ -101,7 +124,12 @@ impl<P: Platform> Zone<P> {
 
 impl Shard {
     /// Adds a line to `counts` and returns how many of its frames are managed.
-    fn check_line(&self, line: u32, counts: &mut Counts) -> Result<u64, fn(Pfn) -> ZoneFault> {
+    fn check_line(
+        &self,
+        line: u32,
+        counts: &mut Counts,
+        members: &mut [u32; SETS as usize],
+    ) -> Result<u64, fn(Pfn) -> ZoneFault> {
         let info = self.info(line);
         let bits = self.lines[line as usize].load();
         let words = if info.is_whole() {
@@ -123,10 +151,20 @@ impl Shard {
         if self.giants[giant as usize].is_free(place, 0) != info.is_pooled() {
             return Err(ZoneFault::Set);
         }
-        if (0..SETS).any(|set| self.index.contains(set, line) != (info.set() == Some(set))) {
-            return Err(ZoneFault::Set);
+        if let Some(set) = info.set() {
+            if !self.index.contains(set, line) {
+                return Err(ZoneFault::Set);
+            }
+            members[set as usize] += 1;
+        }
+        if !self.fullness.holds_for(line, info) {
+            return Err(ZoneFault::Fullness);
         }
         let hole = self.holes.of(info.holes());
+        let says_something = hole.is_some_and(|hole| hole.unusable() != [0; 8]);
+        if (info.holes() != 0) != says_something {
+            return Err(ZoneFault::Record);
+        }
         let (absent, unusable) = match hole {
             _ if info.is_absent() => (ALL_FREE, ALL_FREE),
             Some(hole) => (hole.absent.load(), hole.unusable()),
@@ -163,10 +201,11 @@ impl Shard {
         Ok(())
     }
 
-    fn summaries_hold(&self) -> bool {
-        (0..SETS).all(|set| self.index.is_consistent(set))
+    fn summaries_hold(&self, members: &[u32; SETS as usize]) -> bool {
+        (0..SETS)
+            .zip(members)
+            .all(|(set, &lines)| self.index.is_consistent(set) && self.index.count(set) == lines)
             && (0..10).all(|set| self.pool.is_consistent(set))
-            && Mobility::COUNT as u32 * 10 == SETS + 10
     }
 }
 
@@ -176,10 +215,15 @@ impl fmt::Display for ZoneFault {
             Self::FreeCount(pfn) => write!(f, "line {pfn}: free count and bits differ"),
             Self::Class(pfn) => write!(f, "line {pfn}: largest free block and bits differ"),
             Self::Set(pfn) => write!(f, "line {pfn}: in a wrong set, or missing from one"),
+            Self::Fullness(pfn) => write!(f, "line {pfn}: fuller than its group is noted"),
             Self::FreeHole(pfn) => write!(f, "line {pfn}: an absent or bad frame is free"),
+            Self::Record(pfn) => write!(f, "line {pfn}: its record of holes is missing or empty"),
             Self::Pool(pfn) => write!(f, "frames from {pfn}: pool of whole lines is wrong"),
             Self::Summary(pfn) => write!(f, "shard {pfn}: a summary of bitmaps is wrong"),
             Self::Counter(pfn) => write!(f, "shard {pfn}: a counter differs from the recount"),
+            Self::Reserve { noted, counted } => {
+                write!(f, "{noted} highatomic frames noted, {counted} counted")
+            }
             Self::Managed { noted, counted } => {
                 write!(f, "{noted} managed frames noted, {counted} counted")
             }

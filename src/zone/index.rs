@@ -58,8 +58,14 @@ impl Index {
     /// Adds `member` to `set`; `true` if the set was empty.
     #[inline]
     pub(super) fn insert(&self, set: u32, member: u32) -> bool {
-        let mut at = member;
-        for level in 0..self.depth {
+        let word = self.at(set, 0, member >> 6);
+        let old = word.load(Relaxed);
+        word.store(old | 1 << (member & 63), Relaxed);
+        old == 0 && self.insert_above(set, member >> 6)
+    }
+
+    fn insert_above(&self, set: u32, mut at: u32) -> bool {
+        for level in 1..self.depth {
             let word = self.at(set, level, at >> 6);
             let old = word.load(Relaxed);
             word.store(old | 1 << (at & 63), Relaxed);
@@ -74,8 +80,14 @@ impl Index {
     /// Removes `member`, which is in `set`; `true` if the set is empty now.
     #[inline]
     pub(super) fn remove(&self, set: u32, member: u32) -> bool {
-        let mut at = member;
-        for level in 0..self.depth {
+        let word = self.at(set, 0, member >> 6);
+        let new = word.load(Relaxed) & !(1 << (member & 63));
+        word.store(new, Relaxed);
+        new == 0 && self.remove_above(set, member >> 6)
+    }
+
+    fn remove_above(&self, set: u32, mut at: u32) -> bool {
+        for level in 1..self.depth {
             let word = self.at(set, level, at >> 6);
             let new = word.load(Relaxed) & !(1 << (at & 63));
             word.store(new, Relaxed);
@@ -98,41 +110,20 @@ impl Index {
         at
     }
 
-    /// The lowest member that is `from` or more.
-    pub(super) fn next(&self, set: u32, from: u32) -> Option<u32> {
-        let mut at = from;
-        let mut level = 0;
-        // Up, until some word has a member at or after the place.
-        loop {
-            if level == self.depth {
-                return None;
-            }
-            let last = if level + 1 == self.depth {
-                self.stride
-            } else {
-                self.levels[level as usize + 1]
-            };
-            if at >> 6 < last - self.levels[level as usize] {
-                let rest = self.at(set, level, at >> 6).load(Relaxed) & (!0 << (at & 63));
-                if rest != 0 {
-                    at = (at & !63) + rest.trailing_zeros();
-                    break;
-                }
-            }
-            at = (at >> 6) + 1;
-            level += 1;
-        }
-        // Down again, lowest first.
-        while level > 0 {
-            level -= 1;
-            at = at * 64 + self.at(set, level, at).load(Relaxed).trailing_zeros();
-        }
-        Some(at)
-    }
-
     /// Whether `member` is in `set`.
     pub(super) fn contains(&self, set: u32, member: u32) -> bool {
         self.at(set, 0, member >> 6).load(Relaxed) >> (member & 63) & 1 == 1
+    }
+
+    /// Number of members.
+    pub(super) fn count(&self, set: u32) -> u32 {
+        let end = if self.depth > 1 {
+            self.levels[1]
+        } else {
+            self.stride
+        };
+        let words = (0..end).map(|word| self.at(set, 0, word).load(Relaxed));
+        words.map(u64::count_ones).sum()
     }
 
     /// Whether each level tells of the one below what is true.
@@ -175,8 +166,7 @@ mod tests {
                 if let Some(&first) = members.first() {
                     assert_eq!(index.first(set), first);
                 }
-                let from = ((state >> 30) % u64::from(len)) as u32;
-                assert_eq!(index.next(set, from), members.range(from..).next().copied());
+                assert_eq!(index.count(set) as usize, members.len());
             }
             assert!((0..3).all(|set| index.is_consistent(set)));
         }

@@ -7,6 +7,7 @@
 //! Used by: shard, zone.
 
 use super::mobility::Mobility;
+use super::shard::{CLASSES, SETS};
 
 /// Free count, class, kind and marks of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,10 +36,11 @@ impl Info {
         self.0 & FREE
     }
 
-    /// Whether all 512 frames are free.
+    /// Whether all 512 frames are free. Count and class must agree: with one of them corrupt, frames whose bits are gone
+    /// would be given again.
     #[inline]
     pub(super) const fn is_whole(self) -> bool {
-        self.free() == 512
+        self.0 & (FREE | CLASS) == 512 | 10 << CLASS_AT
     }
 
     /// Order of the largest free block, -1 if none.
@@ -110,14 +112,30 @@ impl Info {
         self.0 & (KIND | ISOLATED) < (Mobility::PCP as u32) << KIND_AT
     }
 
+    /// Whether some of its frames are free, but not all, and it serves `kind` now.
+    #[inline]
+    pub(super) const fn is_partly_free_of(self, kind: Mobility) -> bool {
+        self.0 & (KIND | ISOLATED) == (kind as u32) << KIND_AT
+            && self.free() != 0
+            && !self.is_whole()
+    }
+
+    /// Whether it is of a lending kind, not isolated, and not wholly free: then its set follows from its kind and class.
+    #[inline]
+    pub(super) const fn is_ordinary(self) -> bool {
+        self.is_lending() && !self.is_whole()
+    }
+
     /// The set of lines to which it belongs, by kind and class; none if nothing can be taken from it there.
     #[inline]
     pub(super) const fn set(self) -> Option<u32> {
-        let class = self.class();
-        if class < 0 || self.is_isolated() || self.is_pooled() {
+        let (kind, class) = (self.kind_number(), self.class());
+        // Numbers that no kind or class has mean memory corruption: nothing is taken from such a line.
+        let known = kind < SETS / CLASSES && 0 <= class && class < CLASSES as i8;
+        if !known || self.is_isolated() || self.is_pooled() {
             None
         } else {
-            Some(self.kind_number() * 10 + class as u32)
+            Some(kind * CLASSES + class as u32)
         }
     }
 

@@ -11,6 +11,27 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Bits of one line, as read.
 pub(super) type Words = [u64; 8];
 
+/// Eight words of places. The arithmetic below works on a line itself where it is hot: a copy would be written word by
+/// word and read in pairs, which no CPU forwards from its store buffer.
+pub(super) trait Bits {
+    /// The word with number `i`, below eight.
+    fn word(&self, i: usize) -> u64;
+}
+
+impl Bits for Line {
+    #[inline]
+    fn word(&self, i: usize) -> u64 {
+        self.words[i & 7].load(Relaxed)
+    }
+}
+
+impl Bits for Words {
+    #[inline]
+    fn word(&self, i: usize) -> u64 {
+        self[i & 7]
+    }
+}
+
 /// Places in a line.
 pub(super) const PLACES: u32 = 512;
 /// Order of a whole line.
@@ -41,11 +62,6 @@ pub(super) struct Line {
 const _: () = assert!(size_of::<Line>() == 64);
 
 impl Line {
-    #[inline]
-    pub(super) fn word(&self, i: usize) -> u64 {
-        self.words[i & 7].load(Relaxed)
-    }
-
     #[inline]
     pub(super) fn set_word(&self, i: usize, value: u64) {
         self.words[i & 7].store(value, Relaxed);
@@ -133,17 +149,6 @@ impl Line {
     }
 }
 
-/// Takes a block in bits that were read.
-#[inline]
-pub(super) fn clear(words: &mut Words, place: u32, k: u8) {
-    let (first, mask) = span(place, k);
-    if k <= 6 {
-        words[first] &= !mask;
-    } else {
-        words[first..first + (1 << (k - 6))].fill(0);
-    }
-}
-
 /// First word of a block, and its bits in that word.
 #[inline]
 const fn span(place: u32, k: u8) -> (usize, u64) {
@@ -169,10 +174,10 @@ const fn blocks(taken: u64, k: u8) -> u64 {
 
 /// Of each word one bit: whether it is free as a whole.
 #[inline]
-fn whole_words(words: &Words) -> u8 {
+fn whole_words(words: &impl Bits) -> u8 {
     let mut whole = 0;
-    for (i, &word) in words.iter().enumerate() {
-        whole |= u8::from(word == !0) << i;
+    for i in 0..8 {
+        whole |= u8::from(words.word(i) == !0) << i;
     }
     whole
 }
@@ -193,19 +198,16 @@ const fn fold_whole(whole: u8, k: u8) -> u8 {
 
 /// Whether some block of order `k` is free.
 #[inline]
-pub(super) fn any(words: &Words, k: u8) -> bool {
+pub(super) fn any(words: &impl Bits, k: u8) -> bool {
     if k >= 6 {
         return fold_whole(whole_words(words), k) != 0;
     }
-    words
-        .iter()
-        .fold(0, |found, &word| found | blocks(!word, k))
-        != 0
+    (0..8).fold(0, |found, i| found | blocks(!words.word(i), k)) != 0
 }
 
 /// The class of a line that was at most `limit`; -1 if nothing is free.
 #[inline]
-pub(super) fn class_at_most(words: &Words, limit: i8) -> i8 {
+pub(super) fn class_at_most(words: &impl Bits, limit: i8) -> i8 {
     let mut class = limit;
     while class >= 0 && !any(words, class as u8) {
         class -= 1;
@@ -213,20 +215,37 @@ pub(super) fn class_at_most(words: &Words, limit: i8) -> i8 {
     class
 }
 
+/// The class after a block of order `k` was taken from a smallest free block of a line of `class`; `words` are what is left.
+#[inline]
+pub(super) fn class_after_best(words: &impl Bits, k: u8, class: i8) -> i8 {
+    if any(words, class as u8) {
+        class
+    } else if class > k as i8 {
+        // A block of that class was split, which best fit does only if there is no smaller one: its upper half is left.
+        class - 1
+    } else {
+        class_at_most(words, class - 1)
+    }
+}
+
 /// The lowest free block of order `k`.
 #[inline]
-pub(super) fn first(words: &Words, k: u8) -> Option<u32> {
+pub(super) fn first(words: &impl Bits, k: u8) -> Option<u32> {
     if k >= 6 {
         let whole = fold_whole(whole_words(words), k);
         return (whole != 0).then(|| whole.trailing_zeros() * 64);
     }
-    for (i, &word) in words.iter().enumerate() {
-        let found = blocks(!word, k);
-        if found != 0 {
-            return Some(i as u32 * 64 + found.trailing_zeros() + 1 - (1 << k));
-        }
+    // All words are looked at: where the block is cannot be predicted, and a wrong guess costs more.
+    let mut found = 0u8;
+    for i in 0..8 {
+        found |= u8::from(blocks(!words.word(i), k) != 0) << i;
     }
-    None
+    if found == 0 {
+        return None;
+    }
+    let i = found.trailing_zeros();
+    let bits = blocks(!words.word(i as usize), k);
+    Some(i * 64 + bits.trailing_zeros() + 1 - (1 << k))
 }
 
 /// The free blocks of order `k <= 6` of a word, each as its lowest bit.
@@ -240,7 +259,7 @@ pub(super) fn fold(word: u64, k: u8) -> u64 {
 }
 
 /// The lowest block of order `k` inside a smallest free block that holds one: larger blocks stay whole.
-pub(super) fn best(words: &Words, k: u8) -> Option<u32> {
+pub(super) fn best(words: &impl Bits, k: u8) -> Option<u32> {
     if k < 6
         && let Some(place) = best_in_words(words, k)
     {
@@ -259,9 +278,10 @@ pub(super) fn best(words: &Words, k: u8) -> Option<u32> {
 }
 
 /// [`best`] among the free blocks that are smaller than a word. Whole words have none, so they cost a comparison each.
-fn best_in_words(words: &Words, k: u8) -> Option<u32> {
+fn best_in_words(words: &impl Bits, k: u8) -> Option<u32> {
     let mut smallest = (6, 0);
-    for (i, &word) in words.iter().enumerate() {
+    for i in 0..8 {
+        let word = words.word(i);
         if word == !0 {
             continue;
         }

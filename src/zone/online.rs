@@ -7,13 +7,24 @@
 
 use core::fmt;
 
-use super::info::Info;
-use super::line::{ALL_FREE, PLACES, WHOLE, Words};
+use super::info::{Fault, Info};
+use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
 use super::shard::Shard;
 use super::{MAX_LINES_PER_HOLD, Zone};
 use crate::addr::FrameRange;
 use crate::platform::{IrqOff, Platform};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// While it lives, nobody else changes which frames are online.
+pub(super) struct Changing<'z>(&'z AtomicBool);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire of `change`.
+        self.0.store(false, Release);
+    }
+}
 
 /// Why frames cannot come online. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,17 +55,57 @@ impl<P: Platform> Zone<P> {
         if !self.spec.span.covers(range) {
             return Err(OnlineError::Outside { range });
         }
-        // Acquire pairs with the Release below: the last change is complete.
-        if self.changing.swap(true, Acquire) {
-            return Err(OnlineError::Busy);
-        }
-        let result = self.check_absent(range).map(|()| {
-            self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
-            self.managed.fetch_add(range.frames(), Relaxed);
-            self.present.fetch_add(range.frames(), Relaxed);
+        let _changing = self.change().ok_or(OnlineError::Busy)?;
+        self.check_absent(range)?;
+        self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
+        self.managed.fetch_add(range.frames(), Relaxed);
+        self.present.fetch_add(range.frames(), Relaxed);
+        self.regroup(self.managed().saturating_sub(self.levels().high));
+        Ok(())
+    }
+
+    /// Counts `frames` of the span as existing, though others keep them since boot.
+    pub(crate) fn add_reserved(&self, frames: u64) {
+        self.present.fetch_add(frames, Relaxed);
+    }
+
+    /// Gives a range back whose every frame the caller has. The work is per line of 512 frames.
+    ///
+    /// # Errors
+    /// [`Fault`], with nothing changed.
+    pub(crate) fn give_range(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), Fault> {
+        let check = || {
+            if !self.span().covers(range) {
+                return Err(Fault::Outside);
+            }
+            for (line, mask) in self.masks(range) {
+                let info = Info(self.infos[line as usize].load(Relaxed));
+                let hole = self.holes.of(info.holes());
+                let absent = hole.map_or([0; 8], |hole| hole.absent.load());
+                if info.is_absent() || (0..8).any(|i| absent[i] & mask[i] != 0) {
+                    return Err(Fault::Unmanaged);
+                }
+                let free = self.lines[line as usize].load();
+                if info.is_whole() || (0..8).any(|i| free[i] & mask[i] != 0) {
+                    return Err(Fault::AlreadyFree);
+                }
+            }
+            Ok(())
+        };
+        // The frames are the caller's, so nobody else changes what was seen.
+        check().inspect_err(|_| {
+            self.faults.fetch_add(1, Relaxed);
+        })?;
+        self.each_part(range, off, |shard, line, mask| {
+            shard.free_places(line, mask);
         });
-        self.changing.store(false, Release);
-        result
+        Ok(())
+    }
+
+    /// The claim to change which frames are online; `None` while another has it.
+    pub(super) fn change(&self) -> Option<Changing<'_>> {
+        // Acquire pairs with the Release of the drop: the last change is complete.
+        (!self.changing.swap(true, Acquire)).then(|| Changing(&self.changing))
     }
 
     /// Whether all of `range` is absent, and can be recorded.
@@ -151,16 +202,22 @@ impl Shard {
 
     /// Makes the places of `mask`, which are taken, free, except those that must not be used.
     pub(super) fn free_places(&mut self, line: u32, mask: &Words) {
-        let unusable = self
-            .holes
-            .of(self.info(line).holes())
-            .map_or([0; 8], |hole| hole.unusable());
-        for place in 0..PLACES {
-            let (i, bit) = (place as usize / 64, 1 << (place % 64));
-            if mask[i] & bit != 0 && unusable[i] & bit == 0 {
-                self.put(line, place);
-            }
+        let info = self.info(line);
+        let unusable = match self.holes.of(info.holes()) {
+            Some(hole) => hole.unusable(),
+            None => [0; 8],
+        };
+        let before = self.words(line);
+        let words: Words = core::array::from_fn(|i| before[i] | mask[i] & !unusable[i]);
+        let free: u32 = words.iter().map(|word| word.count_ones()).sum();
+        let class = class_at_most(&words, WHOLE as i8);
+        if free == PLACES {
+            self.lines[line as usize].store(&[0; 8]);
+        } else {
+            self.lines[line as usize].store(&words);
         }
+        self.counts.add(info, free - info.free());
+        self.update(line, info.with(free, class));
     }
 
     /// Gives the record of a line back if it says nothing any more.

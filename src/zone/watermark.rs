@@ -1,224 +1,284 @@
-//! How much of a zone is kept free, and for whom: pure functions, equal to Linux's.
+//! How much of a zone must stay free, and for whom.
 //!
-//! Owns: [`Watermarks`] and the formulas of min_free, the marks and the reserves that protect low zones from requests that
-//! could be served from higher ones. Invariants: `min <= low <= high <= promo`; a zone reserves nothing from its own requests.
-//! Lock ranks: none. Used by: node, whenever managed memory changes.
+//! Owns: [`Levels`]; [`Watermarks`], a zone's levels and boost; [`Access`], what a request may use.
+//! Invariants: min <= low <= high <= promo. Levels and boost are lone atomics: a reader may see one new and one old, and
+//! decides a single request by it.
+//! Lock ranks: none.
+//! Used by: zone, node (computes), alloc (asks), reclaim (boost).
 
-use crate::addr::ZoneKind;
+use bitflags::bitflags;
 
-/// Free frames at which something happens in a zone.
+use super::{Mobility, Zone};
+use crate::addr::Order;
+use crate::platform::Platform;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Frames in a pageblock.
+const BLOCK: u64 = Order::PAGEBLOCK.frames();
+/// A boost reaches at most this many ten-thousandths of the high watermark.
+const BOOST_FACTOR: u64 = 15_000;
+
+/// Free frames below which something happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Watermarks {
+pub struct Levels {
     /// Below it only urgent requests are served.
     pub min: u64,
-    /// Below it background reclaim starts.
+    /// Below it background reclaim wakes.
     pub low: u64,
     /// At it background reclaim stops.
     pub high: u64,
-    /// At it reclaim that makes room for pages to be promoted stops.
+    /// Above it frames may be promoted into the zone from slower memory.
     pub promo: u64,
 }
 
-/// How the marks follow from min_free.
+/// Which of the levels a request must leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Edition {
-    /// Linux 5.4: min_free at most 64 MiB; movable memory takes part in sharing it.
-    V5_4,
-    /// Today: at most 256 MiB; movable memory does not.
-    Now,
+pub enum Level {
+    /// [`Levels::min`].
+    Min,
+    /// [`Levels::low`].
+    Low,
+    /// [`Levels::high`].
+    High,
+    /// [`Levels::promo`].
+    Promo,
 }
 
-/// Distance of the marks by default, in ten-thousandths of a zone.
-pub const SCALE_FACTOR: u32 = 10;
-
-/// KiB to keep free, from the KiB of all memory that is not Movable.
-#[must_use]
-pub fn min_free_kib(edition: Edition, low_memory_kib: u64) -> u64 {
-    let most = match edition {
-        Edition::V5_4 => 64 << 10,
-        Edition::Now => 256 << 10,
-    };
-    low_memory_kib.saturating_mul(16).isqrt().clamp(128, most)
+bitflags! {
+    /// What a request may use beyond what every request may.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Access: u8 {
+        /// Half of the minimum.
+        const MIN_RESERVE = 1;
+        /// It cannot wait: the highatomic frames, and with `MIN_RESERVE` another quarter of what that leaves of the minimum.
+        const NON_BLOCK = 2;
+        /// Blocks kept for urgent requests of orders above 0.
+        const HIGHATOMIC = 4;
+        /// It is about to die and give much back: another half.
+        const OOM = 8;
+        /// CMA lines, for frames that can be migrated.
+        const CMA = 16;
+    }
 }
 
-/// One zone's part of what the marks are computed from.
+/// Levels are out of order or above the zone's size. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Its kind.
-    pub kind: ZoneKind,
-    /// Frames that it manages.
+pub struct BadLevels {
+    /// What was to be set.
+    pub levels: Levels,
+    /// The zone's managed frames.
     pub managed: u64,
-    /// Frames of all zones that share min_free.
-    pub total: u64,
-    /// Frames to keep free in all of them.
-    pub min_free: u64,
-    /// Distance of the marks, in ten-thousandths: 1 to 3000.
-    pub scale_factor: u32,
 }
 
-impl Share {
-    /// The zone's marks.
+/// A zone's levels. All zero, and so always left, until they are set.
+#[derive(Debug, Default)]
+pub(super) struct Watermarks {
+    min: AtomicU64,
+    low: AtomicU64,
+    high: AtomicU64,
+    promo: AtomicU64,
+    /// Added to every level while kinds were mixed lately.
+    boost: AtomicU64,
+}
+
+impl Levels {
+    /// One of them.
     #[must_use]
-    pub fn watermarks(&self, edition: Edition) -> Watermarks {
-        // 128 bits: frames times frames.
-        let part = |a: u64, b: u64, of: u64| {
-            (u128::from(a) * u128::from(b) / u128::from(of.max(1))) as u64
+    pub const fn at(self, level: Level) -> u64 {
+        match level {
+            Level::Min => self.min,
+            Level::Low => self.low,
+            Level::High => self.high,
+            Level::Promo => self.promo,
+        }
+    }
+}
+
+impl<P: Platform> Zone<P> {
+    /// The levels without boost.
+    #[must_use]
+    pub fn levels(&self) -> Levels {
+        let marks = &self.watermarks;
+        Levels {
+            min: marks.min.load(Relaxed),
+            low: marks.low.load(Relaxed),
+            high: marks.high.load(Relaxed),
+            promo: marks.promo.load(Relaxed),
+        }
+    }
+
+    /// Sets the levels, and ends a boost.
+    ///
+    /// # Errors
+    /// [`BadLevels`] if they are out of order, or the minimum is above the zone's size.
+    pub fn set_levels(&self, levels: Levels) -> Result<(), BadLevels> {
+        let managed = self.managed();
+        let ordered = levels.min <= levels.low && levels.low <= levels.high;
+        if !ordered || levels.high > levels.promo || levels.min > managed {
+            return Err(BadLevels { levels, managed });
+        }
+        let marks = &self.watermarks;
+        marks.min.store(levels.min, Relaxed);
+        marks.low.store(levels.low, Relaxed);
+        marks.high.store(levels.high, Relaxed);
+        marks.promo.store(levels.promo, Relaxed);
+        marks.boost.store(0, Relaxed);
+        Ok(())
+    }
+
+    /// One level with the boost.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self, level: Level) -> u64 {
+        let marks = &self.watermarks;
+        let stored = match level {
+            Level::Min => &marks.min,
+            Level::Low => &marks.low,
+            Level::High => &marks.high,
+            Level::Promo => &marks.promo,
         };
-        let share = part(self.min_free, self.managed, self.total);
-        let min = match self.kind {
-            ZoneKind::Movable => (self.managed / 1024).clamp(32, 128),
-            _ => share,
+        stored.load(Relaxed) + marks.boost.load(Relaxed)
+    }
+
+    /// By how much every level is raised now.
+    #[must_use]
+    pub fn boost(&self) -> u64 {
+        self.watermarks.boost.load(Relaxed)
+    }
+
+    /// Raises the levels by a pageblock, so that background reclaim frees room in which kinds need not mix. A zone
+    /// of less than four pageblocks, or one without watermarks, is left alone: the boost would take all of it.
+    pub(super) fn raise_boost(&self) {
+        let high = self.watermarks.high.load(Relaxed);
+        if high == 0 || self.managed() < 4 * BLOCK {
+            return;
+        }
+        let most = BLOCK.max((u128::from(high) * u128::from(BOOST_FACTOR) / 10_000) as u64);
+        let boost = self.boost();
+        self.watermarks
+            .boost
+            .store((boost + BLOCK).min(most), Relaxed);
+    }
+
+    /// Takes back what a round of background reclaim has made good. Stops at zero.
+    pub fn lower_boost(&self, frames: u64) {
+        let lowered = self.boost().saturating_sub(frames);
+        self.watermarks.boost.store(lowered, Relaxed);
+    }
+
+    /// Whether the zone can serve `order` and keep more than `mark` plus `reserve` free, `free` frames being free.
+    ///
+    /// `reserve` protects a low zone from requests that could also use a higher one.
+    #[must_use]
+    pub fn suffices(
+        &self,
+        order: Order,
+        mark: u64,
+        reserve: u64,
+        access: Access,
+        free: u64,
+    ) -> bool {
+        let mut usable = free as i64 - (order.frames() as i64 - 1);
+        let reserves = Access::NON_BLOCK | Access::MIN_RESERVE | Access::HIGHATOMIC | Access::OOM;
+        if !access.intersects(reserves) {
+            usable -= self.free_highatomic_near() as i64;
+        }
+        if !access.contains(Access::CMA) {
+            usable -= self.free_cma_near() as i64;
+        }
+        if usable <= (access.lowered(mark) + reserve) as i64 {
+            return false;
+        }
+        order == Order::ZERO || self.has_block(order, access)
+    }
+
+    /// [`suffices`](Self::suffices) for one frame, mostly in three loads: the counter that may lag is read, and what
+    /// some frames are kept for is subtracted, but never more than is free.
+    #[inline]
+    #[must_use]
+    pub fn suffices_for_one(&self, level: Level, reserve: u64, access: Access) -> bool {
+        let free = self.free_frames();
+        let mut kept = self.free_highatomic_near();
+        if !access.contains(Access::CMA) {
+            kept += self.free_cma_near();
+        }
+        let mark = self.mark(level);
+        if free.saturating_sub(kept) > mark + reserve {
+            return true;
+        }
+        if self.suffices(Order::ZERO, mark, reserve, access, self.free_near(mark)) {
+            return true;
+        }
+        // A boost must not starve those who may go below the minimum.
+        level == Level::Min
+            && access.contains(Access::MIN_RESERVE)
+            && self.boost() > 0
+            && self.suffices(
+                Order::ZERO,
+                self.levels().min,
+                reserve,
+                access,
+                self.free_near(mark),
+            )
+    }
+
+    /// Free frames, exact where the counter that lags is too near `mark` to decide.
+    #[must_use]
+    pub fn free_near(&self, mark: u64) -> u64 {
+        let free = self.free_frames();
+        if free.saturating_sub(self.drift()) > mark {
+            free
+        } else {
+            self.free_frames_exact()
+        }
+    }
+
+    /// Whether some shard has a block of `order` that a request may use.
+    fn has_block(&self, order: Order, access: Access) -> bool {
+        let urgent = access.intersects(Access::HIGHATOMIC | Access::OOM);
+        let usable = |kind: Mobility| match kind {
+            Mobility::HighAtomic => urgent,
+            Mobility::Cma => access.contains(Access::CMA),
+            Mobility::Isolate => false,
+            _ => true,
         };
-        let scaled = part(self.managed, u64::from(self.scale_factor), 10_000);
-        let gap = scaled.max(share / 4);
-        let promo = match edition {
-            Edition::V5_4 => min + 2 * gap,
-            Edition::Now => min + 3 * gap,
-        };
-        Watermarks {
+        let mut kinds = Mobility::ALL.into_iter().filter(|&kind| usable(kind));
+        kinds.any(|kind| self.shards.iter().any(|cell| cell.may_serve(kind, order)))
+    }
+}
+
+impl Access {
+    /// How low a level is for a request with this access.
+    #[must_use]
+    pub const fn lowered(self, mark: u64) -> u64 {
+        let mut lowered = mark;
+        if self.contains(Self::MIN_RESERVE) {
+            lowered -= lowered / 2;
+            if self.contains(Self::NON_BLOCK) {
+                lowered -= lowered / 4;
+            }
+        }
+        if self.contains(Self::OOM) {
+            lowered -= lowered / 2;
+        }
+        lowered
+    }
+}
+
+impl core::fmt::Display for BadLevels {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Levels {
             min,
-            low: min + gap,
-            high: min + 2 * gap,
+            low,
+            high,
             promo,
-        }
+        } = self.levels;
+        write!(
+            f,
+            "watermarks {min}, {low}, {high}, {promo} are out of order or above {} managed frames",
+            self.managed
+        )
     }
 }
 
-/// Whether a kind shares min_free.
-#[must_use]
-pub const fn shares_min_free(edition: Edition, kind: ZoneKind) -> bool {
-    matches!(edition, Edition::V5_4) || !matches!(kind, ZoneKind::Movable)
-}
-
-/// Frames of a zone that requests for higher ones leave alone: how many of their frames it takes to earn one of its.
-const RESERVE_RATIO: [u64; ZoneKind::ALL.len()] = [256, 256, 32, 0];
-
-/// What each kind of zone of one node reserves from requests whose highest zone is another: `[zone][highest]`, from the
-/// frames that each manages.
-#[must_use]
-pub fn reserves(
-    managed: [u64; ZoneKind::ALL.len()],
-) -> [[u64; ZoneKind::ALL.len()]; ZoneKind::ALL.len()] {
-    let mut reserves = [[0; ZoneKind::ALL.len()]; ZoneKind::ALL.len()];
-    for (zone, row) in reserves.iter_mut().enumerate() {
-        let mut above = 0;
-        for highest in zone + 1..managed.len() {
-            above += managed[highest];
-            if managed[zone] > 0 && RESERVE_RATIO[zone] > 0 {
-                row[highest] = above / RESERVE_RATIO[zone];
-            }
-        }
-    }
-    reserves
-}
-
-/// What a zone cannot be used for at most: its largest reserve and its high mark, at most all of it.
-#[must_use]
-pub fn total_reserve(managed: u64, reserves: &[u64], high: u64) -> u64 {
-    let largest = reserves.iter().copied().max().unwrap_or(0);
-    managed.min(largest.saturating_add(high))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn marks(edition: Edition, min_free_kib: u64, managed: u64, total: u64) -> Watermarks {
-        Share {
-            kind: ZoneKind::Normal,
-            managed,
-            total,
-            min_free: min_free_kib / 4,
-            scale_factor: SCALE_FACTOR,
-        }
-        .watermarks(edition)
-    }
-
-    #[test]
-    fn min_free_is_the_root_of_low_memory_within_bounds() {
-        // allocator.md 2.4, and the table in Linux's sources.
-        let now = |mib: u64| min_free_kib(Edition::Now, mib << 10);
-        assert_eq!([16, 128, 1024, 16 << 10].map(now), [512, 1448, 4096, 16384]);
-        assert_eq!([0, 1].map(now), [128, 128]);
-        assert_eq!(now(4 << 10), 8192);
-        assert_eq!(now(1 << 30), 262_144);
-        assert_eq!(min_free_kib(Edition::V5_4, 512 << 20), 65_536);
-        assert_eq!(min_free_kib(Edition::Now, 28_000 * 4), 1338);
-    }
-
-    #[test]
-    fn known_machines_get_their_marks() {
-        // allocator.md 2.4. 512 GiB on two nodes, rounded.
-        let (dma32, normal1) = (782_336, 67_108_864);
-        let all = 512 << 18;
-        assert_eq!(min_free_kib(Edition::Now, all * 4), 92_681);
-        let four = |m: Watermarks| [m.min, m.low, m.high, m.promo];
-        let now = |kib, managed, total| four(marks(Edition::Now, kib, managed, total));
-        assert_eq!(
-            now(92_681, normal1, all),
-            [11_585, 78_693, 145_801, 212_909]
-        );
-        assert_eq!(now(92_681, dma32, all), [135, 917, 1_699, 2_481]);
-        assert_eq!(
-            four(marks(Edition::V5_4, 65_536, normal1, all))[..3],
-            [8_192, 75_300, 142_408]
-        );
-        assert_eq!(
-            four(marks(Edition::V5_4, 65_536, dma32, all))[..3],
-            [95, 877, 1_659]
-        );
-        // A virtual machine of 4 GiB.
-        let all = 4 << 18;
-        assert_eq!(min_free_kib(Edition::Now, all * 4), 8_192);
-        assert_eq!(now(8_192, 262_144, all), [512, 774, 1_036, 1_298]);
-        assert_eq!(now(8_192, dma32, all), [1_528, 2_310, 3_092, 3_874]);
-        // A board of 128 MiB.
-        assert_eq!(now(1_448, 32_768, 32_768), [362, 452, 542, 632]);
-        assert_eq!(now(1_338, 28_000, 28_000), [334, 417, 500, 583]);
-    }
-
-    #[test]
-    fn movable_memory_keeps_a_token_and_does_not_share_min_free_today() {
-        let movable = Share {
-            kind: ZoneKind::Movable,
-            managed: 1 << 20,
-            total: 1 << 20,
-            min_free: 4096,
-            scale_factor: SCALE_FACTOR,
-        };
-        assert_eq!(movable.watermarks(Edition::Now).min, 128);
-        assert!(!shares_min_free(Edition::Now, ZoneKind::Movable));
-        assert!(shares_min_free(Edition::V5_4, ZoneKind::Movable));
-    }
-
-    #[test]
-    fn low_zones_are_kept_from_requests_that_could_go_higher() {
-        // allocator.md 2.3: node 0 of 512 GiB; a virtual machine of 4 GiB.
-        let node0 = reserves([3_972, 782_336, 66_060_288, 0]);
-        assert_eq!(node0[0], [0, 3_056, 261_104, 261_104]);
-        assert_eq!(node0[1], [0, 0, 258_048, 258_048]);
-        assert_eq!(node0[2], [0, 0, 0, 0]);
-        assert_eq!(total_reserve(3_972, &node0[0], 20), 3_972);
-        let vm = reserves([3_972, 782_336, 262_144, 0]);
-        assert_eq!((vm[0][1], vm[0][2], vm[1][2]), (3_056, 4_080, 1_024));
-        assert_eq!(total_reserve(782_336, &vm[1], 3_092), 4_116);
-    }
-
-    #[test]
-    fn reserves_grow_with_the_highest_zone_and_follow_a_change_at_once() {
-        // R20
-        let mut state = 1u64;
-        for _ in 0..1000 {
-            let managed = core::array::from_fn(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-                state >> 40
-            });
-            let table = reserves(managed);
-            for (zone, row) in table.iter().enumerate() {
-                assert_eq!(row[zone], 0);
-                assert!(row.is_sorted());
-                assert!(total_reserve(managed[zone], row, 1000) <= managed[zone]);
-            }
-        }
-    }
-}
+impl core::error::Error for BadLevels {}

@@ -83,18 +83,25 @@ pub fn loop_for_callgrind(args: &[String]) -> ExitCode {
 }
 
 fn work<S: Subject>(subject: &S, name: &str, calls: u32) {
-    let order = if name == "order9" { 9 } else { 0 };
-    if name == "pingpong" || name == "order9" {
-        for _ in 0..calls / 2 {
-            let block = subject.alloc(order).expect("memory is free");
-            subject.free(black_box(block), order);
-        }
-        return;
+    match name {
+        "pingpong" => ping_pong::<S, 0>(subject, calls),
+        "order9" => ping_pong::<S, 9>(subject, calls),
+        _ => bulk(subject, name == "random", calls),
     }
+}
+
+fn ping_pong<S: Subject, const ORDER: u8>(subject: &S, calls: u32) {
+    for _ in 0..calls / 2 {
+        let block = subject.alloc(ORDER).expect("memory is free");
+        subject.free(black_box(block), ORDER);
+    }
+}
+
+fn bulk<S: Subject>(subject: &S, random: bool, calls: u32) {
     let mut held: Vec<_> = (0..calls / 2)
         .map(|_| subject.alloc(0).expect("memory is free"))
         .collect();
-    if name == "random" {
+    if random {
         crate::clock::Random(1).shuffle(&mut held);
     }
     held.into_iter().for_each(|block| subject.free(block, 0));

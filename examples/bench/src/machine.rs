@@ -107,12 +107,12 @@ impl Subject for Framekeeper {
         Self(allocator.map_err(|(error, _)| error).expect("fits"))
     }
 
-    #[inline]
+    #[inline(always)]
     fn alloc(&self, order: u8) -> Option<Pages<'_, Bench>> {
         self.0.try_alloc(REQUESTS[usize::from(order)]).ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn free<'a>(&'a self, block: Pages<'a, Bench>, _order: u8) {
         drop(block);
     }

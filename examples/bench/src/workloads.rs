@@ -182,19 +182,21 @@ struct Worker<'a, S: Subject> {
 impl<'a, S: Subject> Worker<'a, S> {
     fn run(&mut self, first: &str) {
         match first {
-            "pingpong_fresh" => self.ping_pong("pingpong_fresh", 0),
+            "pingpong_fresh" => self.ping_pong::<0>("pingpong_fresh"),
             "pingpong_half" => {
                 let held = self.half();
-                self.ping_pong("pingpong_half", 0);
+                self.ping_pong::<0>("pingpong_half");
                 held.into_iter()
                     .for_each(|block| self.subject.free(block, 0));
             }
-            "bulk_inorder_alloc" => self.bulk("bulk_inorder_alloc", "bulk_inorder_free", false, 0),
-            "bulk_random_alloc" => self.bulk("bulk_random_alloc", "bulk_random_free", true, 0),
+            "bulk_inorder_alloc" => {
+                self.bulk::<0>("bulk_inorder_alloc", "bulk_inorder_free", false)
+            }
+            "bulk_random_alloc" => self.bulk::<0>("bulk_random_alloc", "bulk_random_free", true),
             "mix_0_9" => self.mix(),
             _ => {
-                self.ping_pong("order9_pingpong", 9);
-                self.bulk("order9_bulk_alloc", "order9_bulk_free", false, 9);
+                self.ping_pong::<9>("order9_pingpong");
+                self.bulk::<9>("order9_bulk_alloc", "order9_bulk_free", false);
             }
         }
     }
@@ -225,13 +227,13 @@ impl<'a, S: Subject> Worker<'a, S> {
         windows.time(calls, work);
     }
 
-    fn ping_pong(&mut self, name: &'static str, order: u8) {
+    fn ping_pong<const ORDER: u8>(&mut self, name: &'static str) {
         let subject = self.subject;
         self.measure(self.windows, |this, counts| {
             this.time(name, counts, 2 * WINDOW, || {
                 for _ in 0..WINDOW {
-                    let block = subject.alloc(order).expect("memory is free");
-                    subject.free(black_box(block), order);
+                    let block = subject.alloc(ORDER).expect("memory is free");
+                    subject.free(black_box(block), ORDER);
                 }
             });
         });
@@ -252,9 +254,9 @@ impl<'a, S: Subject> Worker<'a, S> {
         held
     }
 
-    fn bulk(&mut self, alloc: &'static str, free: &'static str, random: bool, order: u8) {
+    fn bulk<const ORDER: u8>(&mut self, alloc: &'static str, free: &'static str, random: bool) {
         let subject = self.subject;
-        let (blocks, window) = match order {
+        let (blocks, window) = match ORDER {
             0 => (BULK, WINDOW),
             _ => (BULK9 / self.threads, BULK9 / self.threads),
         };
@@ -268,7 +270,7 @@ impl<'a, S: Subject> Worker<'a, S> {
             for _ in 0..blocks / window {
                 this.time(alloc, counts, window, || {
                     for _ in 0..window {
-                        held.push(subject.alloc(order).expect("memory is free"));
+                        held.push(subject.alloc(ORDER).expect("memory is free"));
                     }
                 });
             }
@@ -280,7 +282,7 @@ impl<'a, S: Subject> Worker<'a, S> {
             for _ in 0..blocks / window {
                 this.time(free, counts, window, || {
                     for block in held.drain(held.len() - window..).rev() {
-                        subject.free(block, order);
+                        subject.free(block, ORDER);
                     }
                 });
             }

@@ -3,9 +3,15 @@
 extern crate std;
 
 mod blocks;
+mod hardening;
+mod kinds;
+mod levels;
 mod model;
+mod ranges;
 
 use std::boxed::Box;
+use std::vec;
+use std::vec::Vec;
 
 use super::{Mobility, Zone, ZoneSpec};
 use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
@@ -66,4 +72,14 @@ pub(super) fn drain(zone: &Zone<Host>, order: Order, mobility: Mobility) -> u64 
         blocks += 1;
     }
     blocks
+}
+
+/// Takes every frame, and returns them in ascending order.
+pub(super) fn fill(zone: &Zone<Host>, mobility: Mobility) -> Vec<u32> {
+    let off = IrqOff::new();
+    let mut frames = vec![0; zone.free_frames_exact() as usize];
+    let n = zone.take_blocks(Order::ZERO, mobility, 0, &mut frames, &off);
+    frames.truncate(n);
+    frames.sort_unstable();
+    frames
 }

@@ -1,0 +1,94 @@
+//! Where a block lies, in one word, so that a handle travels in two registers.
+//!
+//! Owns: [`Place`]. Invariants: the order is at most [`Order::MAX`]. Lock ranks: none. Used by: [`Pages`](super::Pages).
+
+use crate::addr::Order;
+use crate::pageset::ListId;
+use crate::zone::Mobility;
+
+/// Zone, first frame, order, and the pageset list that the block goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub(super) struct Place(u64);
+
+/// What of a place is known before its block is: order and list, as they stand in a [`Place`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sort(u64);
+
+const ZONE_AT: u32 = 32;
+const ORDER_AT: u32 = 52;
+// The topmost four bits, so that a shift alone gives the list; likewise the processor masks a shift by the order.
+const LIST_AT: u32 = 60;
+
+impl Sort {
+    /// The bits of a word that a sort leaves to others.
+    pub(super) const REST: u64 = (1 << ORDER_AT) - 1;
+
+    /// Order and list of a word that has them in their places.
+    #[inline]
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits & !Self::REST)
+    }
+
+    #[inline]
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(super) const fn new(order: Order, list: ListId) -> Self {
+        Self((order.get() as u64) << ORDER_AT | (list.number() as u64) << LIST_AT)
+    }
+
+    /// The same order with another list.
+    #[inline]
+    pub(super) const fn with_mobility(self, mobility: Mobility) -> Self {
+        match Order::new((self.0 >> ORDER_AT & 31) as u8) {
+            Some(order) => Self::new(order, ListId::new(order, mobility)),
+            None => self,
+        }
+    }
+
+    /// The list.
+    #[inline]
+    pub(super) const fn list(self) -> ListId {
+        ListId::from_number((self.0 >> LIST_AT) as u8)
+    }
+
+    /// Length of the block.
+    #[inline]
+    pub(super) const fn frames(self) -> u32 {
+        1 << ((self.0 >> ORDER_AT) & 31)
+    }
+
+    /// The order.
+    #[inline]
+    pub(super) fn order(self) -> Order {
+        Order::new((self.0 >> ORDER_AT & 31) as u8).expect("made from an order")
+    }
+}
+
+impl Place {
+    #[inline]
+    pub(super) const fn new(zone: u8, frame: u32, sort: Sort) -> Self {
+        Self(sort.0 | (zone as u64) << ZONE_AT | frame as u64)
+    }
+
+    /// Index of the zone.
+    #[inline]
+    pub(super) const fn zone(self) -> u8 {
+        (self.0 >> ZONE_AT) as u8
+    }
+
+    /// First frame, from the zone's base.
+    #[inline]
+    pub(super) const fn frame(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Order and list.
+    #[inline]
+    pub(super) const fn sort(self) -> Sort {
+        Sort::from_bits(self.0)
+    }
+}

@@ -1,0 +1,198 @@
+//! Giving blocks back to a shard.
+//!
+//! Owns: the checks on what comes back, the rise of classes. Invariants: a block is given as a whole or refused as a
+//! whole, with nothing changed.
+//! Lock ranks: works on the data under `Rank::Shard`.
+//! Used by: zone.
+
+use super::info::Fault;
+use super::line::{Bits, PLACES, WHOLE};
+use super::shard::Shard;
+
+impl Shard {
+    /// Gives a block back.
+    #[inline]
+    pub(super) fn give(&mut self, frame: u32, order: u8) -> Result<(), Fault> {
+        if order > WHOLE {
+            return self.give_lines(frame / PLACES, order);
+        }
+        let (line, place) = (frame / PLACES, frame % PLACES);
+        let info = self.info(line);
+        if !info.is_plain() {
+            return self.give_around_holes(line, place, order);
+        }
+        let free = info.free() + (1 << order);
+        let bits = &self.lines[line as usize];
+        if free > PLACES || order < WHOLE && !bits.is_taken(place, order) {
+            return Err(Fault::AlreadyFree);
+        }
+        let new = if free == PLACES {
+            if order < WHOLE {
+                bits.store(&[0; 8]);
+            }
+            info.with(free, WHOLE as i8)
+        } else {
+            bits.set(place, order);
+            info.with(free, bits.class_after_free(place, order, info.class()))
+        };
+        self.counts.add(info, 1 << order);
+        self.settle(line, info, new);
+        Ok(())
+    }
+
+    /// Gives back a block of several lines. Nothing changes unless all of it can be given.
+    fn give_lines(&mut self, first: u32, order: u8) -> Result<(), Fault> {
+        let lines = first..first + (1 << (order - WHOLE));
+        let mut pool = true;
+        for line in lines.clone() {
+            let info = self.info(line);
+            if info.is_absent() {
+                return Err(Fault::Unmanaged);
+            }
+            if info.free() != 0 {
+                return Err(Fault::AlreadyFree);
+            }
+            let hole = self.holes.of(info.holes());
+            if hole.is_some_and(|hole| hole.absent.load() != [0; 8]) {
+                return Err(Fault::Unmanaged);
+            }
+            pool &= info.is_plain() && info.kind().is_mergeable() && !info.is_isolated();
+        }
+        if pool {
+            for line in lines {
+                let info = self.info(line).with(PLACES, WHOLE as i8);
+                self.set_info(line, info);
+            }
+            self.pool_give(first, order - WHOLE);
+            self.counts.free += 1 << order;
+        } else {
+            for line in lines {
+                self.give(line * PLACES, WHOLE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back frames of a line some of which are absent or bad. Bad ones are dropped.
+    #[cold]
+    fn give_around_holes(&mut self, line: u32, place: u32, order: u8) -> Result<(), Fault> {
+        let info = self.info(line);
+        let Some(hole) = self.holes.of(info.holes()).filter(|_| !info.is_absent()) else {
+            return Err(Fault::Unmanaged);
+        };
+        if !hole.absent.is_taken(place, order) {
+            return Err(Fault::Unmanaged);
+        }
+        if !self.lines[line as usize].is_taken(place, order) {
+            return Err(Fault::AlreadyFree);
+        }
+        for place in place..place + (1 << order) {
+            if hole.bad.is_taken(place, 0) {
+                self.put(line, place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one frame free, which is known to be taken and usable.
+    pub(super) fn put(&mut self, line: u32, place: u32) {
+        let info = self.info(line);
+        let bits = &self.lines[line as usize];
+        bits.set(place, 0);
+        let class = bits.class_after_free(place, 0, info.class());
+        let free = info.free() + 1;
+        if free == PLACES {
+            bits.store(&[0; 8]);
+        }
+        self.counts.add(info, 1);
+        self.update(line, info.with(free, class));
+    }
+
+    /// Gives back `frames`, blocks of `order`, as numbers from `base`; returns how many were refused.
+    ///
+    /// Neighbours that fall into one word are set together; any order is served, ascending or descending ones fastest.
+    pub(super) fn give_many(&mut self, order: u8, base: u32, frames: &[u32]) -> u64 {
+        let mut refused = 0;
+        if order > 5 {
+            for &frame in frames {
+                refused += u64::from(self.give(frame.wrapping_sub(base), order).is_err());
+            }
+            return refused;
+        }
+        let block = !0u64 >> (64 - (1u32 << order));
+        let mut at = 0;
+        while at < frames.len() {
+            let frame = frames[at] - base;
+            let (line, i) = (frame / PLACES, (frame >> 6 & 7) as usize);
+            let start = at;
+            let mask;
+            (mask, at) = same_word(frames, base, at, block);
+            let info = self.info(line);
+            let free = info.free() + mask.count_ones();
+            let word = self.lines[line as usize].word(i);
+            if !info.is_plain() || free >= PLACES || word & mask != 0 {
+                // The rare cases, and the whole line, one block at a time.
+                for &frame in &frames[start..at] {
+                    refused += u64::from(self.give(frame - base, order).is_err());
+                }
+                continue;
+            }
+            let bits = &self.lines[line as usize];
+            bits.set_word(i, word | mask);
+            let class = bits.class_after_word(i, info.class());
+            self.counts.add(info, mask.count_ones());
+            self.settle(line, info, info.with(free, class));
+        }
+        refused
+    }
+}
+
+/// Gathers the blocks from `at` on that lie in one word and do not overlap. Returns their bits, and where the next is.
+#[inline]
+fn same_word(frames: &[u32], base: u32, at: usize, block: u64) -> (u64, usize) {
+    let first = frames[at] - base;
+    let place = first & 63;
+    if block == 1
+        && let Some(run) = neighbours(&frames[at..], place)
+    {
+        let ones = !0u64 >> (64 - run);
+        let up = frames[at] < frames[at + 1];
+        let start = if up { place } else { place + 1 - run };
+        return (ones << start, at + run as usize);
+    }
+    let mut mask = 0;
+    let mut next = at;
+    while let Some(&frame) = frames.get(next) {
+        let frame = frame - base;
+        let bits = block << (frame & 63);
+        if frame >> 6 != first >> 6 || mask & bits != 0 {
+            break;
+        }
+        mask |= bits;
+        next += 1;
+    }
+    (mask, next)
+}
+
+/// How many of the first frames, the first of which has this place in its word, follow each other up or down to the
+/// end of the word; `None` if not all do.
+#[inline]
+fn neighbours(frames: &[u32], place: u32) -> Option<u32> {
+    let (first, second) = (*frames.first()?, *frames.get(1)?);
+    let (step, room) = if second == first.wrapping_add(1) {
+        (1, 64 - place)
+    } else if second == first.wrapping_sub(1) {
+        (u32::MAX, place + 1)
+    } else {
+        return None;
+    };
+    let run = room.min(frames.len() as u32);
+    let mut differs = 0;
+    let mut expected = first;
+    // No early exit: this way four frames are compared at once.
+    for &frame in &frames[..run as usize] {
+        differs |= frame ^ expected;
+        expected = expected.wrapping_add(step);
+    }
+    (differs == 0 && run > 1).then_some(run)
+}

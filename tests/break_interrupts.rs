@@ -1,0 +1,164 @@
+//! An interrupt at every point of every operation on folios and groups: served, nothing lost.
+
+#[path = "common/stepper.rs"]
+mod stepper;
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+
+use framekeeper::boot::{BootMap, Memory, Storage};
+use framekeeper::{
+    Backing, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Request,
+};
+use stepper::{Stepped, at_every_point};
+
+type Kept = RefCell<Vec<Folio<'static, Stepped>>>;
+
+/// An instance with a parent, its child, and folios of the child in every state.
+struct State {
+    mm: &'static Mm<Stepped>,
+    parent: MemcgId,
+    child: MemcgId,
+    /// Listed.
+    listed: Folio<'static, Stepped>,
+    /// Waits in the add batch.
+    queued: Folio<'static, Stepped>,
+    isolated: RefCell<Option<Isolated<'static, Stepped>>>,
+    kept: Kept,
+}
+
+fn machine() -> &'static Mm<Stepped> {
+    let mut map: BootMap = BootMap::new();
+    map.add(NodeId(0), PhysAddr(4096), 100 << 12).unwrap();
+    // SAFETY: the frames are numbers only; nothing reads or writes them.
+    #[allow(unsafe_code)]
+    let memory = unsafe { Memory::<Stepped>::claim(&mut map) };
+    let mut bytes = Vec::<MaybeUninit<u8>>::with_capacity(64 << 10);
+    bytes.resize_with(64 << 10, MaybeUninit::uninit);
+    let memory = memory.with_storage(Storage::from_static(bytes.leak()));
+    let mut config = MmConfig::new(1, 5);
+    config.alloc.pageset_slots = 64;
+    let mm = Mm::new(memory, &config).map_err(|e| e.0).unwrap();
+    Box::leak(Box::new(mm))
+}
+
+fn folio(mm: &'static Mm<Stepped>, memcg: MemcgId) -> Option<Folio<'static, Stepped>> {
+    let pages = mm.try_alloc(Request::new(Order::ZERO)).ok()?;
+    pages.try_charge_to(mm, memcg).ok()
+}
+
+fn setup() -> State {
+    let mm = machine();
+    let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let child = mm.create_memcg(parent).unwrap();
+    let add = || {
+        let folio = folio(mm, child).unwrap();
+        folio.add_to_lru(Backing::Anon).unwrap();
+        folio
+    };
+    let (listed, taken) = (add(), add());
+    mm.drain_lru();
+    let isolated = taken.isolate().unwrap();
+    // 29 wait: the batch is full after two more.
+    let queued = add();
+    let kept = (0..28).map(|_| add()).collect();
+    State {
+        mm,
+        parent,
+        child,
+        listed,
+        queued,
+        isolated: RefCell::new(Some(isolated)),
+        kept: RefCell::new(kept),
+    }
+}
+
+type Operation = (&'static str, fn(&State));
+
+/// What a kernel may do, in a thread.
+const OPERATIONS: [Operation; 13] = [
+    ("create", |s| _ = s.mm.create_memcg(s.parent)),
+    ("remove", |s| _ = s.mm.remove_memcg(s.child)),
+    ("limit", |s| _ = s.mm.set_memcg_max(s.child, 31)),
+    ("charge", |s| {
+        let folio = folio(s.mm, s.child);
+        s.kept.borrow_mut().extend(folio);
+    }),
+    ("die queued", |s| {
+        let folio = folio(s.mm, s.parent).unwrap();
+        folio.add_to_lru(Backing::File).unwrap();
+    }),
+    ("fill the batch", |s| {
+        for _ in 0..3 {
+            let folio = folio(s.mm, s.parent).unwrap();
+            folio.add_to_lru(Backing::File).unwrap();
+        }
+    }),
+    ("drain", |s| s.mm.drain_lru()),
+    ("activate", |s| {
+        s.listed.activate();
+        s.queued.activate();
+    }),
+    ("use", |s| {
+        for _ in 0..2 {
+            s.listed.mark_accessed();
+            s.queued.mark_accessed();
+        }
+    }),
+    ("isolate", |s| drop(s.listed.isolate())),
+    ("put back", |s| {
+        let isolated = s.isolated.borrow_mut().take();
+        drop(isolated);
+    }),
+    ("free", |s| {
+        let kept = s.kept.take();
+        drop(kept);
+    }),
+    ("give back", |s| {
+        s.mm.allocator().drain_all();
+        s.mm.allocator().tick();
+    }),
+];
+
+/// misuse 28: every operation but the removal of a group, on top of every operation.
+#[test]
+fn every_operation_may_interrupt_every_operation() {
+    for (body_name, body) in OPERATIONS {
+        for (name, interrupt) in OPERATIONS {
+            // It waits for what it interrupts, as its documentation says.
+            if name == "remove" {
+                continue;
+            }
+            at_every_point(setup, body, interrupt, |state| {
+                state.mm.drain_lru();
+                assert_eq!(state.mm.check(), Ok(()), "{name} on top of {body_name}");
+                let kept = state.kept.take();
+                drop(kept);
+                drop(state.isolated.take());
+                assert_eq!(state.mm.check(), Ok(()), "{name} on top of {body_name}");
+                assert_eq!(state.mm.refused_puts(), 0);
+                let charged = state.mm.memcg_usage(state.parent).unwrap();
+                assert_eq!(charged, 2, "{name} on top of {body_name}");
+                let alloc = state.mm.allocator();
+                assert_eq!(alloc.free_frames() + charged, alloc.managed_frames());
+            });
+        }
+    }
+}
+
+/// A charged folio has a group at every moment: its own, or one above it.
+#[test]
+fn a_folio_has_a_group_at_every_point_of_its_groups_end() {
+    at_every_point(
+        setup,
+        |s| s.mm.remove_memcg(s.child).unwrap(),
+        |s| {
+            let group = s.listed.memcg();
+            assert!(
+                group == Some(s.child) || group == Some(s.parent),
+                "{group:?}"
+            );
+        },
+        |s| assert_eq!(s.listed.memcg(), Some(s.parent)),
+    );
+}
