@@ -215,8 +215,10 @@ impl FrameRange {
 }
 
 impl ZoneKind {
+    /// Number of kinds.
+    pub const COUNT: usize = 4;
     /// All kinds, lowest addresses first.
-    pub const ALL: [Self; 4] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];
+    pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];
 }
 
 impl fmt::Display for ZoneKind {

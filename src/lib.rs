@@ -77,15 +77,18 @@ pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, R
 pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
-pub use lru::{Backing, ListKind};
+pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
 pub use memcg::{CreateError, MemcgId, PageState, RemoveError};
 pub use mm::{
-    ChargeError, Folio, FolioView, Isolated, LruError, Mm, MmConfig, MmInitError, NoSuchGroup,
-    StateChange,
+    BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
+    MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated, StateChange,
 };
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
-pub use reclaim::{Evict, Oom, Reclaimed, Release, Stop, Unmap, WriteOut};
+pub use reclaim::{
+    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Oom, Reclaimed, Release, Stop,
+    Unmap, WriteOut,
+};
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
 pub use zone::Mobility;
 

@@ -8,9 +8,36 @@ use std::mem::MaybeUninit;
 
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::{
-    Backing, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Request,
+    Backing, Evict, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Request,
+    Unmap, WriteOut,
 };
 use stepper::{Stepped, at_every_point};
+
+/// A mapping is bit 0 of the folio's word, and holds a reference.
+impl Evict for Stepped {
+    fn referenced(_: &Isolated<'_, Self>) -> u32 {
+        0
+    }
+    fn unmap(folio: &Isolated<'_, Self>) -> Unmap {
+        if folio.clear_word_bits(1) & 1 != 0 {
+            // SAFETY: `map` gave the number out, and its bit was set until now.
+            #[allow(unsafe_code)]
+            drop(unsafe { folio.mm().folio_from_raw(folio.pfn()) });
+        }
+        Unmap::Done
+    }
+    fn write_out(_: &Isolated<'_, Self>) -> WriteOut {
+        WriteOut::Done
+    }
+    fn remap(folio: &Isolated<'_, Self>) {
+        map(folio.reference());
+    }
+}
+
+fn map(folio: Folio<'_, Stepped>) {
+    folio.set_word_bits(1);
+    let _mapped = folio.into_raw();
+}
 
 type Kept = RefCell<Vec<Folio<'static, Stepped>>>;
 
@@ -57,9 +84,10 @@ fn setup() -> State {
         folio
     };
     let (listed, taken) = (add(), add());
+    (0..4).for_each(|_| map(add()));
     mm.drain_lru();
     let isolated = taken.isolate().unwrap();
-    // 29 wait: the batch is full after two more.
+    // 29 wait: the batch is full after two more. Four are mapped and nothing else.
     let queued = add();
     let kept = (0..28).map(|_| add()).collect();
     State {
@@ -76,7 +104,7 @@ fn setup() -> State {
 type Operation = (&'static str, fn(&State));
 
 /// What a kernel may do, in a thread.
-const OPERATIONS: [Operation; 13] = [
+const OPERATIONS: [Operation; 15] = [
     ("create", |s| _ = s.mm.create_memcg(s.parent)),
     ("remove", |s| _ = s.mm.remove_memcg(s.child)),
     ("limit", |s| _ = s.mm.set_memcg_max(s.child, 31)),
@@ -114,6 +142,8 @@ const OPERATIONS: [Operation; 13] = [
         let kept = s.kept.take();
         drop(kept);
     }),
+    ("reclaim", |s| _ = s.mm.shrink_memcg(s.child, 3)),
+    ("shrink", |s| _ = s.mm.shrink_memcg_to(s.child, 30)),
     ("give back", |s| {
         s.mm.allocator().drain_all();
         s.mm.allocator().tick();
@@ -129,6 +159,12 @@ fn every_operation_may_interrupt_every_operation() {
             if name == "remove" {
                 continue;
             }
+            // A reclaim has thousands of points: the operations that change the most under it.
+            if body_name == "shrink"
+                || body_name == "reclaim" && !matches!(name, "free" | "drain" | "shrink")
+            {
+                continue;
+            }
             at_every_point(setup, body, interrupt, |state| {
                 state.mm.drain_lru();
                 assert_eq!(state.mm.check(), Ok(()), "{name} on top of {body_name}");
@@ -138,7 +174,6 @@ fn every_operation_may_interrupt_every_operation() {
                 assert_eq!(state.mm.check(), Ok(()), "{name} on top of {body_name}");
                 assert_eq!(state.mm.refused_puts(), 0);
                 let charged = state.mm.memcg_usage(state.parent).unwrap();
-                assert_eq!(charged, 2, "{name} on top of {body_name}");
                 let alloc = state.mm.allocator();
                 assert_eq!(alloc.free_frames() + charged, alloc.managed_frames());
             });

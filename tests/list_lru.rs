@@ -19,6 +19,9 @@ use objects::{Collect, Thing};
 
 const NODE: NodeId = NodeId(0);
 
+/// What owns a listed object.
+type Pointer = std::sync::Arc<Thing>;
+
 type Things<'m> = ListLru<'m, Thing, Host>;
 type Look = Collect<fn(&Thing) -> Verdict>;
 
@@ -35,7 +38,7 @@ fn things(mm: &Mm<Host>) -> Things<'_> {
 fn fill(list: &Things<'_>, memcg: MemcgId, names: std::ops::Range<u64>) -> Vec<Arc<Thing>> {
     names
         .map(|name| {
-            let thing = Thing::new(name);
+            let thing = Thing::named(name);
             assert_eq!(list.add(memcg, NODE, Arc::clone(&thing)), Ok(memcg));
             thing
         })
@@ -74,7 +77,7 @@ fn a_list_of_the_machine_keeps_all_objects_with_the_root() {
     let mm = machine();
     let list: Things<'_> = mm.list_lru(Scope::Machine, None).unwrap();
     let group = mm.create_memcg(MemcgId::ROOT).unwrap();
-    let thing = Thing::new(1);
+    let thing = Thing::named(1);
     assert_eq!(list.add(group, NODE, thing), Ok(MemcgId::ROOT));
     assert_eq!(list.count(group, NODE), 1);
     mm.remove_memcg(group).unwrap();
@@ -113,7 +116,7 @@ fn adding_for_a_group_that_is_gone_gives_the_object_back() {
     let list = things(&mm);
     let group = mm.create_memcg(MemcgId::ROOT).unwrap();
     mm.remove_memcg(group).unwrap();
-    let (error, thing) = list.add(group, NODE, Thing::new(7)).unwrap_err();
+    let (error, thing) = list.add(group, NODE, Thing::named(7)).unwrap_err();
     assert_eq!((error, thing.name), (AddError::NoSuchGroup(group), 7));
     let (error, thing) = list.add(MemcgId::ROOT, NodeId(3), thing).unwrap_err();
     assert_eq!(error, AddError::NoSuchNode(NodeId(3)));
@@ -126,7 +129,7 @@ fn adding_for_a_group_that_is_gone_gives_the_object_back() {
 fn deleting_from_no_list_and_adding_twice_are_refused_with_nothing_changed() {
     let mm = machine();
     let (list, other) = (things(&mm), things(&mm));
-    let thing = Thing::new(1);
+    let thing = Thing::named(1);
     assert_eq!(list.delete(&thing), Err(DeleteError::NotListed));
     list.add(MemcgId::ROOT, NODE, Arc::clone(&thing)).unwrap();
     for again in [&list, &other] {
@@ -367,7 +370,7 @@ fn walks_of_a_node_and_of_a_group_visit_every_list_of_theirs() {
         (group, 1),
         (MemcgId::ROOT, 1),
     ]) {
-        list.add(memcg, NodeId(node), Thing::new(name)).unwrap();
+        list.add(memcg, NodeId(node), Thing::named(name)).unwrap();
     }
     let visit = |run: &dyn Fn(&mut Look) -> Walked| {
         let mut look = Look::new(|_| Verdict::Skip);
@@ -404,7 +407,7 @@ fn a_callback_that_uses_a_list_is_refused_and_the_walk_goes_on() {
         if thing.name == 1 {
             let mut inner = |_: &Thing, _: Locked<'_>| Verdict::Removed;
             assert_eq!(list.delete(&things[2]), Err(DeleteError::InsideWalk));
-            let (error, _) = other.add(MemcgId::ROOT, NODE, Thing::new(9)).unwrap_err();
+            let (error, _) = other.add(MemcgId::ROOT, NODE, Thing::named(9)).unwrap_err();
             assert_eq!(error, AddError::InsideWalk);
             let walked = other.walk(MemcgId::ROOT, NODE, 9, &mut inner);
             assert_eq!((walked.visited, walked.end), (0, WalkEnd::InsideWalk));

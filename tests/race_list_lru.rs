@@ -8,6 +8,8 @@ mod kernel;
 mod objects;
 #[path = "common/race.rs"]
 mod race;
+#[path = "common/shared.rs"]
+mod shared;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use framekeeper::{ListLru, MemcgId, Mm, NodeId, ShrinkerConfig};
 use host::{Host, run_as};
 use objects::{Collect, Thing};
 use race::{rounds, run, tests, together};
+use shared::Shared as Pointer;
 
 const THREADS: u32 = 4;
 const ROUNDS: u64 = 6000;
@@ -40,7 +43,7 @@ impl Rng {
 }
 
 /// Adds an object; the group may be on its way out, and then its objects go to the root.
-fn add(list: &Things, memcg: MemcgId, thing: Arc<Thing>) {
+fn add(list: &Things, memcg: MemcgId, thing: Pointer) {
     let mut at = (memcg, thing);
     loop {
         match list.add(at.0, NODE, at.1) {
@@ -105,7 +108,7 @@ fn live(
     run_as(cpu % 3); // two threads share a CPU id: slower, never wrong
     let list = &cache.0;
     let mut rng = Rng(u64::from(cpu) + 1);
-    let mut mine: Vec<Arc<Thing>> = Vec::new();
+    let mut mine: Vec<Pointer> = Vec::new();
     let mut made = 0;
     for _ in 0..rounds(ROUNDS) {
         let group = groups[rng.below(groups.len() as u64) as usize];
@@ -115,13 +118,13 @@ fn live(
                 let thing = Thing::counted(made, dropped);
                 made += 1;
                 thing.used.store(rng.below(2) == 0, Ordering::Relaxed);
-                mine.push(Arc::clone(&thing));
+                mine.push(thing.clone());
                 add(list, group, thing);
             }
             6..9 if !mine.is_empty() => {
                 delete(list, &mine.swap_remove(own));
             }
-            9 if !mine.is_empty() => add(list, group, Arc::clone(&mine[own])),
+            9 if !mine.is_empty() => add(list, group, mine[own].clone()),
             10 => {
                 let verdicts = [
                     Verdict::Removed,
@@ -136,7 +139,7 @@ fn live(
                 assert!(walked.visited <= budget);
                 assert_eq!(walked.removed, walk.removed.len() as u64);
                 for thing in walk.removed {
-                    assert!(Arc::strong_count(&thing) <= 3);
+                    assert!(thing.owners() <= 3);
                 }
             }
             11 => drop(list.isolate(group, NODE)),
@@ -150,7 +153,7 @@ fn live(
                     for _ in 0..rng.below(40) {
                         let thing = Thing::counted(made, dropped);
                         made += 1;
-                        mine.push(Arc::clone(&thing));
+                        mine.push(thing.clone());
                         add(list, brief, thing);
                     }
                     mm.remove_memcg(brief).expect("nobody else knows it");
@@ -203,15 +206,15 @@ fn objects_that_are_moved_between_dying_groups_by_two_threads_are_never_on_two_l
     let list: &Things = Box::leak(Box::new(
         mm.list_lru(Scope::Groups, None).expect("configured"),
     ));
-    let things: Vec<_> = (0..OBJECTS).map(Thing::new).collect();
-    let brief = std::sync::Mutex::new(mm.create_memcg(MemcgId::ROOT).unwrap());
+    let things: Vec<_> = (0..OBJECTS).map(Thing::named).collect();
+    let brief = spin::mutex::SpinMutex::<_>::new(mm.create_memcg(MemcgId::ROOT).unwrap());
     let ended = AtomicBool::new(false);
     together(3, |cpu| {
         run_as(cpu);
         if cpu == 2 {
             for _ in 0..rounds(1500) {
                 let next = mm.create_memcg(MemcgId::ROOT).unwrap();
-                let last = core::mem::replace(&mut *brief.lock().unwrap(), next);
+                let last = core::mem::replace(&mut *brief.lock(), next);
                 mm.remove_memcg(last).expect("nobody else ends groups");
             }
             ended.store(true, Ordering::Release);
@@ -223,10 +226,10 @@ fn objects_that_are_moved_between_dying_groups_by_two_threads_are_never_on_two_l
             let group = if rng.below(3) == 0 {
                 MemcgId::ROOT
             } else {
-                *brief.lock().unwrap()
+                *brief.lock()
             };
             if rng.below(2) == 0 || delete(list, thing) {
-                add(list, group, Arc::clone(thing));
+                add(list, group, thing.clone());
             }
         }
     });
@@ -235,7 +238,7 @@ fn objects_that_are_moved_between_dying_groups_by_two_threads_are_never_on_two_l
     assert!(listed > 0);
     assert_eq!(list.count_node(NODE), 0);
     for thing in things {
-        assert_eq!(Arc::strong_count(&thing), 1);
+        assert_eq!(thing.owners(), 1);
     }
     mm.check().unwrap();
 }

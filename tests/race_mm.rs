@@ -9,7 +9,7 @@ mod race;
 
 use std::process::ExitCode;
 
-use framekeeper::{Backing, MemcgId, Mm, Pfn};
+use framekeeper::{Backing, FrameRange, MemcgId, Mm, NodeId, Order, Pfn, Request};
 use host::{Host, run_as};
 use kernel::{ACCESSED, fault, machine};
 use race::{rounds, run, tests, together};
@@ -36,7 +36,7 @@ fn live(mm: &Mm<Host>, cpu: u32, groups: &[MemcgId]) {
     let mut rng = Rng(u64::from(cpu) + 1);
     let mut mine: Vec<Pfn> = Vec::new();
     for _ in 0..rounds(ROUNDS) {
-        match rng.below(16) {
+        match rng.below(24) {
             0..8 => {
                 let group = groups[rng.below(groups.len() as u64) as usize];
                 mine.extend(fault(
@@ -77,6 +77,58 @@ fn live(mm: &Mm<Host>, cpu: u32, groups: &[MemcgId]) {
                     drop(isolated);
                 }
             }
+            15 | 16 if !mine.is_empty() => {
+                let pfn = mine[rng.below(mine.len() as u64) as usize];
+                if let Some(folio) = mm.try_get(pfn) {
+                    match rng.below(8) {
+                        0 => folio.activate(),
+                        1 => folio.deactivate(),
+                        2 => folio.deactivate_file(),
+                        3 => folio.move_tail(),
+                        4 => folio.mlock(),
+                        5 => {
+                            folio.start_writeback();
+                            folio.end_writeback();
+                        }
+                        _ => folio.munlock(),
+                    }
+                }
+            }
+            17 => {
+                let order = Order::new(1 + rng.below(3) as u8).expect("an order");
+                if let Ok(pages) = mm.try_alloc(Request::new(order))
+                    && let Ok(folio) = pages.try_charge_to(mm, groups[0])
+                {
+                    folio.keep_from_reclaim();
+                    folio.add_to_lru(Backing::File).expect("new");
+                    folio.let_reclaim();
+                    if let Ok(parts) = folio.split(Order::ZERO) {
+                        mm.release_all(parts);
+                    }
+                }
+            }
+            18 => {
+                // A handful of unmapped folios, released together.
+                let some = (0..40).filter_map(|i| {
+                    let pages = mm.try_alloc(Request::new(Order::ZERO)).ok()?;
+                    let folio = pages.try_charge_to(mm, groups[i % groups.len()]).ok()?;
+                    folio.add_to_lru(Backing::Anon).expect("new");
+                    Some(folio)
+                });
+                let some: Vec<_> = some.collect();
+                mm.release_all(some);
+            }
+            19 if rng.below(8) == 0 => {
+                let off = mm.batches_off();
+                let first = Pfn(1 + rng.below(1900));
+                mm.isolate_range(FrameRange::new(first, Pfn(first.0 + 64)), drop);
+                drop(off);
+            }
+            20 if rng.below(16) == 0 => {
+                // Pages that move may leave `mine`; reclaim finds them.
+                let _done = mm.compact(NodeId(0), Order::new(5).expect("an order"));
+            }
+            21 => mm.drain_lru_cpu(framekeeper::CpuId(cpu % 3)),
             _ => mm.allocator().drain_cpu(framekeeper::CpuId(cpu % 3)),
         }
         mine.retain(|&pfn| mm.try_get(pfn).is_some());
@@ -97,6 +149,15 @@ fn whatever_threads_do_at_once_every_frame_charge_and_owner_is_accounted_for() {
     assert_eq!(mm.refused_puts(), 0);
     for &group in &groups[1..] {
         assert!(mm.memcg_usage(group).unwrap() <= 150);
+    }
+    // Locks that are left go, as often as it takes.
+    for pfn in 1..=2000 {
+        if let Some(folio) = mm.try_get(Pfn(pfn)) {
+            while folio.is_mlocked() || folio.is_unevictable() {
+                folio.munlock();
+                mm.drain_lru();
+            }
+        }
     }
     // Everything left is mapped, on lists, and can be taken back.
     while mm.reclaim(1000).freed > 0 {}

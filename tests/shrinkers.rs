@@ -21,6 +21,9 @@ use objects::Thing;
 
 const NODE: NodeId = NodeId(0);
 
+/// What owns a listed object.
+type Pointer = std::sync::Arc<Thing>;
+
 fn machine() -> &'static Mm<Host> {
     Box::leak(Box::new(kernel::machine(200, 2, 20)))
 }
@@ -162,7 +165,7 @@ impl Shrinker for Late {
         let objects = self.list.count(target.memcg, target.node);
         // After the count, before the bit is cleared.
         if let Some(memcg) = self.arrives.take() {
-            self.list.add(memcg, NODE, Thing::new(1)).unwrap();
+            self.list.add(memcg, NODE, Thing::named(1)).unwrap();
         }
         if objects == 0 {
             Count::Empty
@@ -215,7 +218,7 @@ fn objects_inherited_from_a_dead_group_are_found_through_the_parents_bit() {
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
     let child = mm.create_memcg(parent).unwrap();
     for name in 0..10 {
-        late.list.add(child, NODE, Thing::new(name)).unwrap();
+        late.list.add(child, NODE, Thing::named(name)).unwrap();
     }
     assert_eq!(mm.shrink_objects(parent, NODE, 0), Ok(0));
     mm.remove_memcg(child).unwrap();

@@ -63,7 +63,7 @@ impl<P: Platform> PageAllocator<P> {
         let entry = &self.nodes.zones()[usize::from(batch.zone)];
         let zone = &entry.zone;
         let list = ListId::new(Order::ZERO, batch.mobility);
-        if let Some(pageset) = self.pagesets.of(off.cpu(), batch.zone)
+        if let Some(pageset) = self.pagesets.of(off.cpu(), u32::from(batch.zone))
             && let Some(mut cache) = pageset.try_lock(&off)
         {
             while let Some(&frame) = batch.frames.last() {
@@ -106,7 +106,7 @@ impl<P: Platform> PageAllocator<P> {
     }
 
     fn drain(&self, cpu: CpuId, index: u8, off: &IrqOff<P>) {
-        let Some(pageset) = self.pagesets.of(cpu, index) else {
+        let Some(pageset) = self.pagesets.of(cpu, u32::from(index)) else {
             return;
         };
         let zone = self.nodes.zone(index);

@@ -8,6 +8,7 @@
 mod bulk;
 mod check;
 mod codes;
+mod compact;
 mod config;
 mod fast;
 mod pages;
@@ -124,7 +125,7 @@ impl<P: Platform> PageAllocator<P> {
     pub fn tick(&self) {
         for (index, zone) in self.nodes.zones().iter().enumerate() {
             let off = IrqOff::new();
-            if let Some(pageset) = self.pagesets.of(off.cpu(), index as u8)
+            if let Some(pageset) = self.pagesets.of(off.cpu(), index as u32)
                 && let Some(mut cache) = pageset.try_lock(&off)
             {
                 cache.decay(&zone.zone, &off);

@@ -8,7 +8,7 @@ use core::mem;
 
 use super::PageAllocator;
 use super::place::{Place, Sort};
-use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr};
+use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 use crate::pageset::ListId;
 use crate::platform::Platform;
 use crate::zone::Block;
@@ -34,6 +34,13 @@ impl<'a, P: Platform> Pages<'a, P> {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.allocator.nodes.zones()[usize::from(self.place.zone())].node
+    }
+
+    /// The kind of the zone that the frames are in.
+    #[inline]
+    #[must_use]
+    pub fn zone(&self) -> ZoneKind {
+        self.allocator.nodes.zones()[usize::from(self.place.zone())].kind
     }
 
     /// Address of the first byte.

@@ -2,6 +2,7 @@
 //!
 //! Owns: [`Place`]. Invariants: the order is at most [`Order::MAX`]. Lock ranks: none. Used by: [`Pages`](super::Pages).
 
+use super::MAX_CPUS;
 use crate::addr::Order;
 use crate::pageset::ListId;
 use crate::zone::Mobility;
@@ -16,9 +17,15 @@ pub(super) struct Place(u64);
 pub(super) struct Sort(u64);
 
 const ZONE_AT: u32 = 32;
-const ORDER_AT: u32 = 52;
+/// Set beside the zone of a block that is not cached: the row is then beyond all pagesets, so that the fast way ends
+/// without a test of its own.
+const UNCACHED: u64 = 1 << (ZONE_AT + ROW_BITS - 1);
+const ROW_BITS: u32 = 23;
+const ORDER_AT: u32 = 55;
 // The topmost four bits, so that a shift alone gives the list; likewise the processor masks a shift by the order.
 const LIST_AT: u32 = 60;
+
+const _: () = assert!(1 << (ROW_BITS - 1) > MAX_CPUS as u64 * 256);
 
 impl Sort {
     /// The bits of a word that a sort leaves to others.
@@ -49,6 +56,12 @@ impl Sort {
         }
     }
 
+    /// Whether there is a list for such blocks.
+    #[inline]
+    pub(super) const fn is_cached(self) -> bool {
+        self.list().number() != ListId::NONE.number()
+    }
+
     /// The list.
     #[inline]
     pub(super) const fn list(self) -> ListId {
@@ -69,15 +82,33 @@ impl Sort {
 }
 
 impl Place {
+    /// The place of a block that a pageset may hold.
+    #[inline]
+    pub(super) const fn cached(zone: u8, frame: u32, sort: Sort) -> Self {
+        Self(sort.0 | (zone as u64) << ZONE_AT | frame as u64)
+    }
+
+    /// The place of any block.
     #[inline]
     pub(super) const fn new(zone: u8, frame: u32, sort: Sort) -> Self {
-        Self(sort.0 | (zone as u64) << ZONE_AT | frame as u64)
+        let place = Self::cached(zone, frame, sort);
+        if sort.is_cached() {
+            place
+        } else {
+            Self(place.0 | UNCACHED)
+        }
     }
 
     /// Index of the zone.
     #[inline]
     pub(super) const fn zone(self) -> u8 {
         (self.0 >> ZONE_AT) as u8
+    }
+
+    /// Index of the zone among a CPU's pagesets; beyond those of all CPUs if the block is not cached.
+    #[inline]
+    pub(super) const fn row(self) -> u32 {
+        (self.0 >> ZONE_AT) as u32 & ((1 << ROW_BITS) - 1)
     }
 
     /// First frame, from the zone's base.

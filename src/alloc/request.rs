@@ -114,7 +114,7 @@ impl Request {
 
     /// The highest zone that may serve.
     #[inline]
-    pub(super) const fn highest(self) -> ZoneKind {
+    pub(crate) const fn highest(self) -> ZoneKind {
         ZoneKind::ALL[(self.0 >> HIGHEST_AT) as usize % ZoneKind::ALL.len()]
     }
 

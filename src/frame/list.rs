@@ -45,14 +45,48 @@ impl FrameList {
     }
 
     /// The newest entry's end.
+    #[inline]
     pub(crate) fn push_front(&mut self, frames: &FrameTable, frame: FrameNo) {
-        link(frames, FrameNo::NONE, frame);
-        link(frames, frame, self.head);
+        let record = frames.record(frame);
+        store(&record.prev, FrameNo::NONE);
+        store(&record.next, self.head);
+        if self.head != FrameNo::NONE {
+            store(&frames.record(self.head).prev, frame);
+        }
         if self.head == FrameNo::NONE {
             self.tail = frame;
         }
         self.head = frame;
         self.len += 1;
+    }
+
+    /// The oldest entry's end.
+    pub(crate) fn push_back(&mut self, frames: &FrameTable, frame: FrameNo) {
+        let record = frames.record(frame);
+        store(&record.prev, self.tail);
+        store(&record.next, FrameNo::NONE);
+        if self.tail == FrameNo::NONE {
+            self.head = frame;
+        } else {
+            store(&frames.record(self.tail).next, frame);
+        }
+        self.tail = frame;
+        self.len += 1;
+    }
+
+    /// Puts all of `other` next to `at`, which is on this list, on its older side, leaving `other` empty. Constant time.
+    pub(crate) fn splice_behind(&mut self, frames: &FrameTable, at: FrameNo, other: &mut Self) {
+        let other = core::mem::take(other);
+        if other.len == 0 {
+            return;
+        }
+        let next = load(&frames.record(at).next);
+        link(frames, at, other.head);
+        link(frames, other.tail, next);
+        if next == FrameNo::NONE {
+            self.tail = other.tail;
+        }
+        self.len += other.len;
     }
 
     /// The oldest entry, still linked.
@@ -105,6 +139,12 @@ impl FrameList {
         self.len += other.len;
     }
 
+    /// Puts all of `other` before the newest entry, leaving `other` empty. Constant time.
+    pub(crate) fn splice_front(&mut self, frames: &FrameTable, other: &mut Self) {
+        let mut mine = core::mem::replace(self, core::mem::take(other));
+        self.splice_back(frames, &mut mine);
+    }
+
     /// The entries from newest to oldest; at most `len` of them, whatever the links say.
     pub(crate) fn iter<'a>(
         &self,
@@ -121,6 +161,7 @@ impl FrameList {
 }
 
 /// Makes `prev` and `next` neighbours; either may be the end.
+#[inline]
 fn link(frames: &FrameTable, prev: FrameNo, next: FrameNo) {
     if prev != FrameNo::NONE {
         store(&frames.record(prev).next, next);

@@ -11,6 +11,6 @@ mod record;
 mod table;
 
 pub(crate) use list::{FrameList, Unlinked};
-pub(crate) use record::{Flags, Put, Record};
+pub(crate) use record::{Flags, Put, Record, Settled, State};
 pub use table::FrameTableFault;
 pub(crate) use table::{FrameNo, FrameTable};

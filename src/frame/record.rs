@@ -1,29 +1,31 @@
 //! One frame's state: 32 bytes, all atomic.
 //!
-//! Owns: [`Record`] and its [`Flags`].
+//! Owns: [`Record`], its [`Flags`], and [`State`], what one load of it says.
 //! Invariants: `count` 0 means free or frozen: nobody may take a reference. `LRU` set means linked on the lruvec of
 //! `owner`; whoever clears it with [`Record::win`] alone may unlink and relink the frame, and needs a reference to try.
+//! Count and flags share one word: a move that ends sets `LRU` and drops its reference in one step, so that no other last
+//! put falls between the two, and each step of a move costs one read-modify-write.
 //! Lock ranks: none; `next` and `prev` are guarded by the list's lock.
 //! Used by: frame lists, lru, mm.
 
 use bitflags::bitflags;
 
-use crate::addr::Order;
+use crate::addr::{Order, ZoneKind};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// State of one frame; the head's record speaks for a larger folio.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(crate) struct Record {
-    /// References. The LRU holds none.
-    count: AtomicU32,
-    /// [`Flags`], and the folio's order in the top bits.
-    flags: AtomicU32,
+    /// References in the low half (the LRU holds none); [`Flags`], zone and order in the high half.
+    state: AtomicU64,
     /// Index of the owner slot plus one; 0 if not charged.
     owner: AtomicU32,
     /// Links, as [`FrameNo`](super::FrameNo)s; guarded by the lock of the list.
     pub(super) next: AtomicU32,
     pub(super) prev: AtomicU32,
+    /// Mappings that lock an unevictable frame, at most as many as there are. Guarded like the links.
+    mlocks: AtomicU32,
     /// The kernel's own word: typically where the frame is mapped.
     word: AtomicU64,
 }
@@ -49,23 +51,41 @@ bitflags! {
         const WORKINGSET = 1 << 5;
         /// Given to the LRU: in an add batch, linked, or isolated. Set once in a folio's life.
         const MEMBER = 1 << 7;
-        /// The states that groups count, a bit each; changed by mm's account only, which counts.
+        /// Anonymous, but its contents may be thrown away: listed with the files.
+        const LAZYFREE = 1 << 8;
+        /// To be rotated to the old end when its writeback ends.
+        const RECLAIM = 1 << 10;
+        /// Some mapping locks it in memory.
+        const MLOCKED = 1 << 11;
+        /// The kernel said that it must not be reclaimed.
+        const PINNED = 1 << 12;
+        /// The states that groups count, a bit each, in the order of memcg's list of them; changed by mm's account only.
         const STATES = 0x7f << STATE_SHIFT;
+        /// Changed since it was last written out.
+        const DIRTY = 1 << (STATE_SHIFT + 1);
+        /// Its contents are on their way to what backs them.
+        const WRITEBACK = 1 << (STATE_SHIFT + 2);
     }
 }
 
-const STATE_SHIFT: usize = 20;
+const STATE_SHIFT: usize = 13;
 
 impl Flags {
     /// The flag of the state at `index` in memcg's list of them.
     pub(crate) const fn of_state(index: usize) -> Self {
         Self::from_bits_truncate(1 << (STATE_SHIFT + index)).intersection(Self::STATES)
     }
+
+    /// Not to be reclaimed, whatever list it is on now.
+    pub(crate) const LOCKED: Self = Self::MLOCKED.union(Self::PINNED);
 }
 
-const ORDER_SHIFT: u32 = 27;
+const FLAGS_SHIFT: u32 = 32;
+const ZONE_SHIFT: u32 = 56;
+const ORDER_SHIFT: u32 = 59;
+const COUNT: u64 = (1 << FLAGS_SHIFT) - 1;
 /// A count at or above this is pinned for good: it no longer moves, so the frame is leaked rather than freed early.
-const SATURATED: u32 = 1 << 31;
+const SATURATED: u64 = 1 << 31;
 
 /// What became of a reference that was put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,108 +98,284 @@ pub(crate) enum Put {
     Refused,
 }
 
+/// What came of [`Record::settle`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Settled {
+    /// Flags changed, reference dropped; others remain.
+    Shared,
+    /// The reference was the last one: flags changed but for `LRU`, which is clear; the caller owns the frame now.
+    Last,
+    /// The flags were not as required: nothing changed.
+    Lost,
+}
+
+/// A record's count, flags, zone and order at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct State(u64);
+
+impl State {
+    /// References.
+    #[inline]
+    pub(crate) fn count(self) -> u32 {
+        (self.0 & COUNT) as u32
+    }
+
+    /// Flags.
+    #[inline]
+    pub(crate) fn flags(self) -> Flags {
+        Flags::from_bits_truncate((self.0 >> FLAGS_SHIFT) as u32)
+    }
+
+    /// Order of the folio.
+    #[inline]
+    pub(crate) fn order(self) -> Order {
+        Order::new((self.0 >> ORDER_SHIFT) as u8).unwrap_or(Order::ZERO)
+    }
+
+    /// Base frames.
+    #[inline]
+    pub(crate) fn frames(self) -> u64 {
+        1 << (self.0 >> ORDER_SHIFT)
+    }
+
+    /// The zone its frames are in.
+    #[inline]
+    pub(crate) fn zone(self) -> usize {
+        (self.0 >> ZONE_SHIFT) as usize % ZoneKind::COUNT
+    }
+
+    #[inline]
+    fn is_pinned(self) -> bool {
+        self.0 & COUNT >= SATURATED
+    }
+}
+
+#[inline]
+fn word_of(flags: Flags) -> u64 {
+    u64::from(flags.bits()) << FLAGS_SHIFT
+}
+
 impl Record {
     /// A free frame's record.
     pub(crate) fn new() -> Self {
         Self {
-            count: AtomicU32::new(0),
-            flags: AtomicU32::new(0),
+            state: AtomicU64::new(0),
             owner: AtomicU32::new(0),
             next: AtomicU32::new(super::FrameNo::NONE.0),
             prev: AtomicU32::new(super::FrameNo::NONE.0),
+            mlocks: AtomicU32::new(0),
             word: AtomicU64::new(0),
         }
     }
 
     /// Makes a free frame the head of a folio with one reference. Only its owner may call this.
-    pub(crate) fn birth(&self, order: Order) {
+    pub(crate) fn birth(&self, order: Order, zone: ZoneKind) {
         self.word.store(0, Ordering::Relaxed);
-        self.flags
-            .store(u32::from(order.get()) << ORDER_SHIFT, Ordering::Relaxed);
+        let state = u64::from(order.get()) << ORDER_SHIFT | (zone as u64) << ZONE_SHIFT | 1;
         // Release pairs with the Acquire of `try_get`: whoever gets a reference sees the state above.
-        self.count.store(1, Ordering::Release);
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// Makes a frame the head of a folio like `other`, whose references are frozen, but of `order`, with `references`.
+    pub(crate) fn birth_like(&self, other: &Self, order: Order, references: u32) {
+        let like = other.state.load(Ordering::Relaxed);
+        self.word.store(other.word(), Ordering::Relaxed);
+        self.set_owner(other.owner());
+        let state = like & !COUNT & !(u64::MAX << ORDER_SHIFT)
+            | u64::from(order.get()) << ORDER_SHIFT
+            | u64::from(references);
+        // Release: as in `birth`.
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// Everything at once.
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        State(self.state.load(Ordering::Relaxed))
     }
 
     /// Number of references.
+    #[inline]
     pub(crate) fn count(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+        self.state().count()
     }
 
     /// Takes a reference unless the frame is free or dying.
     pub(crate) fn try_get(&self) -> bool {
-        let step = |count: u32| match count {
-            0 => None,
-            pinned if pinned >= SATURATED => Some(SATURATED),
-            count => Some(count + 1),
+        let step = |state: u64| match State(state) {
+            free if free.count() == 0 => None,
+            pinned if pinned.is_pinned() => Some(state),
+            _ => Some(state + 1),
         };
         // Acquire pairs with the Release of `birth` and of earlier puts.
-        self.count
+        self.state
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, step)
             .is_ok()
     }
 
-    /// Takes a reference for a caller that has one. Saturates.
-    pub(crate) fn get(&self) {
-        if self.count.fetch_add(1, Ordering::Relaxed) >= SATURATED - 1 {
-            self.count.store(SATURATED, Ordering::Relaxed);
+    /// Takes a reference for a caller that has one; returns the state before. Saturates.
+    #[inline]
+    pub(crate) fn get(&self) -> State {
+        let before = State(self.state.fetch_add(1, Ordering::Relaxed));
+        if before.is_pinned() {
+            // A pinned count stays where it is, and far from the flags above it.
+            self.state.fetch_sub(1, Ordering::Relaxed);
         }
+        before
+    }
+
+    /// Sets flags and takes a reference, unless one of `unless` is set; returns the state before.
+    #[inline]
+    pub(crate) fn join(&self, set: Flags, unless: Flags) -> Option<State> {
+        let step = |state: u64| {
+            (!State(state).flags().intersects(unless)).then(|| {
+                let state = state | word_of(set);
+                if State(state).is_pinned() {
+                    state
+                } else {
+                    state + 1
+                }
+            })
+        };
+        // Release pairs with the Acquire of `settle`, in the drain.
+        self.state
+            .fetch_update(Ordering::Release, Ordering::Relaxed, step)
+            .ok()
+            .map(State)
     }
 
     /// Drops a reference.
+    #[inline]
     pub(crate) fn put(&self) -> Put {
-        let step = |count: u32| match count {
-            0 => None,
-            pinned if pinned >= SATURATED => None,
-            count => Some(count - 1),
+        let step = |state: u64| {
+            let now = State(state);
+            (now.count() > 0 && !now.is_pinned()).then(|| state - 1)
         };
         // Release: what this holder did happens before the frame is reused. Acquire: the last one sees what all did.
         match self
-            .count
+            .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, step)
         {
-            Ok(1) => Put::Last,
+            Ok(before) if State(before).count() == 1 => Put::Last,
             Ok(_) => Put::Shared,
             Err(_) => Put::Refused,
         }
     }
 
+    /// Ends a move under the lruvec's lock, in one step: changes the flags as `decide` says, unless it says `None`, and drops
+    /// the move's reference. A last reference leaves `LRU` clear: the caller unlinks what it linked.
+    #[inline]
+    pub(crate) fn settle(&self, decide: impl Fn(Flags) -> Option<Flags>) -> Settled {
+        let step = |state: u64| {
+            let now = State(state);
+            let old = now.flags();
+            let new = decide(old)?;
+            let state = state ^ word_of(old ^ new);
+            Some(match now.count() {
+                1 => (state - 1) & !word_of(Flags::LRU),
+                _ if now.is_pinned() => state,
+                _ => state - 1,
+            })
+        };
+        // AcqRel: as `put`; and Release pairs with `win`: who wins LRU sees the links as they were left.
+        match self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, step)
+        {
+            Ok(before) if State(before).count() == 1 => Settled::Last,
+            Ok(_) => Settled::Shared,
+            Err(_) => Settled::Lost,
+        }
+    }
+
     /// Turns exactly `expected` references, all the caller's, into none; nobody can take one after.
     pub(crate) fn freeze(&self, expected: u32) -> bool {
-        self.count
-            .compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed)
+        let step = |state: u64| (State(state).count() == expected).then_some(state & !COUNT);
+        self.state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, step)
             .is_ok()
     }
 
     /// Gives frozen references back.
     pub(crate) fn thaw(&self, references: u32) {
-        self.count.store(references, Ordering::Release);
+        self.state
+            .fetch_or(u64::from(references), Ordering::Release);
+    }
+
+    /// Changes the order of a folio whose references are frozen.
+    pub(crate) fn set_order(&self, order: Order) {
+        let step = |state: u64| {
+            Some(state & !(u64::MAX << ORDER_SHIFT) | u64::from(order.get()) << ORDER_SHIFT)
+        };
+        let _always = self
+            .state
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
     }
 
     /// The flags. A moment later they may differ.
+    #[inline]
     pub(crate) fn flags(&self) -> Flags {
-        Flags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
+        self.state().flags()
     }
 
     /// Order of the folio.
+    #[inline]
     pub(crate) fn order(&self) -> Order {
-        let bits = (self.flags.load(Ordering::Relaxed) >> ORDER_SHIFT) as u8;
-        Order::new(bits).unwrap_or(Order::ZERO)
+        self.state().order()
     }
 
     /// Sets flags; returns those set before. Release pairs with `win`: who wins LRU sees the links as they were left.
+    #[inline]
     pub(crate) fn set(&self, flags: Flags) -> Flags {
-        Flags::from_bits_truncate(self.flags.fetch_or(flags.bits(), Ordering::AcqRel))
+        State(self.state.fetch_or(word_of(flags), Ordering::AcqRel)).flags()
     }
 
     /// Clears flags; returns those set before.
+    #[inline]
     pub(crate) fn clear(&self, flags: Flags) -> Flags {
-        Flags::from_bits_truncate(self.flags.fetch_and(!flags.bits(), Ordering::AcqRel))
+        State(self.state.fetch_and(!word_of(flags), Ordering::AcqRel)).flags()
+    }
+
+    /// Clears flags of a dead frame: nobody else can reach it.
+    #[inline]
+    pub(crate) fn clear_dead(&self, flags: Flags) {
+        let state = self.state.load(Ordering::Relaxed);
+        self.state.store(state & !word_of(flags), Ordering::Relaxed);
     }
 
     /// Clears `LRU` and says whether this call did: the winner alone may unlink the frame. Needs a reference.
     pub(crate) fn win(&self) -> bool {
         debug_assert!(self.count() > 0, "LRU is won only with a reference");
         self.clear(Flags::LRU).contains(Flags::LRU)
+    }
+
+    /// Takes a reference and clears `LRU`, in one step, unless the frame is free, dying, or not on a list. The winner alone may
+    /// unlink the frame. A reference comes with it since a last put that saw `LRU` clear would skip the unlinking.
+    #[inline]
+    pub(crate) fn win_with_reference(&self) -> Option<State> {
+        let step = |state: u64| {
+            let now = State(state);
+            if now.count() == 0 || !now.flags().contains(Flags::LRU) {
+                return None;
+            }
+            let state = state & !word_of(Flags::LRU);
+            Some(if now.is_pinned() { state } else { state + 1 })
+        };
+        // Acquire pairs with the Release of `settle` and `set`: the links as they were left.
+        self.state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, step)
+            .ok()
+            .map(State)
+    }
+
+    /// Locking mappings that are counted.
+    pub(crate) fn mlocks(&self) -> u32 {
+        self.mlocks.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many locking mappings are counted. Under the lock of the frame's lruvec.
+    pub(crate) fn set_mlocks(&self, count: u32) {
+        self.mlocks.store(count, Ordering::Relaxed);
     }
 
     /// The owner slot, if charged. Acquire pairs with the Release of `set_owner`.

@@ -115,6 +115,13 @@ impl FrameTable {
         self.find(number).map(|_| number)
     }
 
+    /// The numbers of a range, as far as the table goes, half open; those of frames without a record among them.
+    pub(crate) fn numbers(&self, range: FrameRange) -> (FrameNo, FrameNo) {
+        let most = (self.sections.len() as u64) << self.shift;
+        let number = |pfn: Pfn| FrameNo(pfn.0.saturating_sub(self.base).min(most) as u32);
+        (number(range.start()), number(range.end()))
+    }
+
     /// The frame that a number stands for.
     #[inline]
     pub(crate) fn pfn(&self, number: FrameNo) -> Pfn {

@@ -1,41 +1,113 @@
 //! Per-CPU batches of pending moves.
 //!
-//! Owns: [`Batches`], one CPU's queues; queueing and draining.
+//! Owns: [`Batches`], one CPU's queues; queueing and draining. What each move does is in moves.rs and mlock.rs.
 //! Invariants: each entry holds a reference, so a queued frame does not die. The list a frame goes to is decided when the
 //! batch is drained. A batch stays locked until its frames are linked: whoever finds it empty knows that they are.
 //! A drain may lose a non-add move to someone who won the frame meanwhile; it never loses the frame.
+//! The lock of a CPU's batches is also the section that ends before "batches off" is true for that CPU: how many frames may
+//! wait is read under it, so nobody who saw batches on can queue after the drain that turned them off.
 //! Lock ranks: `LruBatch`, and under it `LruVec`, one at a time. Used by: mm, reclaim.
 
 use arrayvec::ArrayVec;
 
 use super::View;
-use crate::addr::CpuId;
-use crate::frame::{Flags, FrameNo, Put};
+use super::mlock::Mlock;
+use crate::addr::{CpuId, Order};
+use crate::frame::{Flags, FrameNo};
 use crate::platform::{IrqOff, Platform};
 use crate::rank::Rank;
-use crate::sync::{Held, Ranked};
+use crate::sync::Ranked;
+use crate::sync::twin::left_out;
 
-/// Frames a batch holds.
+/// Frames a batch has room for.
 pub(crate) const BATCH: usize = 31;
+
+/// How many frames wait in a batch before it is drained. The smaller sizes are there to measure what batching saves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum BatchSize {
+    /// Every move takes the lruvec's lock.
+    One = 1,
+    /// As Linux had it until 6.9.
+    Fifteen = 15,
+    /// One lock for 31 moves.
+    #[default]
+    ThirtyOne = BATCH as u8,
+}
 
 /// What happens to the frames of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub(crate) enum Move {
     /// Link a new frame.
     Add,
+    /// To the inactive list's old end. Queued by whoever completes I/O, also in an interrupt.
+    Rotate,
+    /// Off the active list, and towards reclaim: to the old end if clean, else there when written.
+    DeactivateFile,
+    /// Active to inactive.
+    Deactivate,
+    /// Anonymous contents that may be thrown away.
+    LazyFree,
     /// Inactive to active.
     Activate,
+    /// Count a mapping that locks the frame, or one less.
+    Mlock(Mlock),
 }
 
 impl Move {
-    /// In the order in which they are drained.
-    const ALL: [Self; 2] = [Self::Add, Self::Activate];
+    const QUEUES: usize = 6;
+
+    /// Index of the queue of plain frames; `Mlock` has its own.
+    fn queue(self) -> Option<usize> {
+        Some(match self {
+            Self::Add => 0,
+            Self::Rotate => 1,
+            Self::DeactivateFile => 2,
+            Self::Deactivate => 3,
+            Self::LazyFree => 4,
+            Self::Activate => 5,
+            Self::Mlock(_) => return None,
+        })
+    }
 }
+
+/// A queue to drain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Queue {
+    Moves(Move),
+    Mlocks,
+}
+
+impl Queue {
+    /// In the order in which they are drained.
+    pub(crate) const ALL: [Self; Move::QUEUES + 1] = [
+        Self::Moves(Move::Add),
+        Self::Moves(Move::Rotate),
+        Self::Moves(Move::DeactivateFile),
+        Self::Moves(Move::Deactivate),
+        Self::Moves(Move::LazyFree),
+        Self::Moves(Move::Activate),
+        Self::Mlocks,
+    ];
+}
+
+/// Frames waiting for one kind of move.
+pub(super) type Waiting = ArrayVec<FrameNo, BATCH>;
+/// Frames waiting to be locked in memory, or unlocked, in the order in which that was asked.
+pub(super) type WaitingMlocks = ArrayVec<(FrameNo, Mlock), BATCH>;
 
 /// One CPU's pending moves.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
-    queues: [ArrayVec<FrameNo, BATCH>; 2],
+    /// Frames that fill a queue: the configured size, or 1 while batches are off.
+    limit: u8,
+    /// The configured size.
+    size: BatchSize,
+    /// How many want batches off.
+    off: u32,
+    queues: [Waiting; Move::QUEUES],
+    mlocks: WaitingMlocks,
 }
 
 impl Ranked for Batches {
@@ -43,105 +115,145 @@ impl Ranked for Batches {
 }
 
 /// Frames whose last reference a drain dropped: the caller must free them.
-pub(crate) type Dead = ArrayVec<FrameNo, { 2 * BATCH }>;
+pub(crate) type Dead = ArrayVec<FrameNo, BATCH>;
+
+impl Batches {
+    pub(super) fn new(size: BatchSize) -> Self {
+        Self {
+            limit: size as u8,
+            size,
+            ..Self::default()
+        }
+    }
+
+    /// Turns batches off (or on again, when nobody wants them off).
+    fn switch(&mut self, off: Switch) {
+        match off {
+            Switch::Off => self.off += 1,
+            Switch::On => self.off = self.off.saturating_sub(1),
+        }
+        self.limit = if self.off > 0 { 1 } else { self.size as u8 };
+    }
+}
+
+/// Whether moves may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Switch {
+    Off,
+    On,
+}
 
 impl<P: Platform> View<'_, P> {
-    /// Queues a move of `frame`, to which the caller holds a reference; drains the batch if that fills it.
+    /// Queues a move of `frame`, for which the caller took a reference; drains the batch if that fills it, and at once for
+    /// large folios and while batches are off.
     ///
     /// On a CPU without batches the move happens at once.
     #[inline]
     #[must_use]
-    pub(crate) fn queue(self, frame: FrameNo, kind: Move, off: &IrqOff<P>) -> Dead {
-        self.frames.record(frame).get();
+    pub(crate) fn queue(self, frame: FrameNo, kind: Move, order: Order, off: &IrqOff<P>) -> Dead {
         let Some(batches) = self.lru.batches.of(off.cpu()) else {
-            let mut single = ArrayVec::<_, BATCH>::new();
-            single.push(frame);
-            return self.apply(single, kind, off);
+            return self.apply_one(frame, kind, off);
         };
+        if left_out::<P>("batches: whether they are off is read under their lock") {
+            // The broken twin: looks, lets go, and queues whatever it saw.
+            let limit = batches.lock(off).limit;
+            return self.push(&mut batches.lock(off), limit, frame, kind, order, off);
+        }
         let mut batches = batches.lock(off);
-        let queue = &mut batches.queues[kind as usize];
-        queue.push(frame); // a full queue was drained by whoever filled it
-        if !queue.is_full() {
+        let limit = batches.limit;
+        self.push(&mut batches, limit, frame, kind, order, off)
+    }
+
+    #[inline]
+    fn push(
+        self,
+        batches: &mut Batches,
+        limit: u8,
+        frame: FrameNo,
+        kind: Move,
+        order: Order,
+        off: &IrqOff<P>,
+    ) -> Dead {
+        let limit = usize::from(limit);
+        // A full queue was drained by whoever filled it, so there is room for one.
+        if let Some(queue) = kind.queue() {
+            let queue = &mut batches.queues[queue];
+            queue.push(frame);
+            if queue.len() < limit && order == Order::ZERO {
+                return Dead::new();
+            }
+            let full = core::mem::take(queue);
+            return self.apply(full, kind, off);
+        }
+        let Move::Mlock(mlock) = kind else {
+            return Dead::new();
+        };
+        batches.mlocks.push((frame, mlock));
+        if batches.mlocks.len() < limit && order == Order::ZERO {
             return Dead::new();
         }
-        let full = core::mem::take(queue);
-        self.apply(full, kind, off)
+        let full = core::mem::take(&mut batches.mlocks);
+        self.apply_mlocks(full, off)
     }
 
-    /// Drains all of one CPU's batches, whether it runs or not.
-    #[must_use]
-    pub(crate) fn drain(self, cpu: CpuId, off: &IrqOff<P>) -> Dead {
-        let mut dead = Dead::new();
-        if let Some(batches) = self.lru.batches.of(cpu) {
-            let mut batches: Held<'_, Batches, P> = batches.lock(off);
-            for kind in Move::ALL {
-                let queue = core::mem::take(&mut batches.queues[kind as usize]);
-                dead.extend(self.apply(queue, kind, off));
+    #[cold]
+    fn apply_one(self, frame: FrameNo, kind: Move, off: &IrqOff<P>) -> Dead {
+        match kind {
+            Move::Mlock(mlock) => {
+                let mut single = WaitingMlocks::new();
+                single.push((frame, mlock));
+                self.apply_mlocks(single, off)
+            }
+            kind => {
+                let mut single = Waiting::new();
+                single.push(frame);
+                self.apply(single, kind, off)
             }
         }
-        dead
     }
 
-    /// Marks a frame active that waits in this CPU's add batch. Never looks at another CPU's: it may be draining.
-    pub(crate) fn activate_queued(self, frame: FrameNo, off: &IrqOff<P>) {
-        let Some(batches) = self.lru.batches.of(off.cpu()) else {
-            return;
+    /// Drains one queue of one CPU, whether it runs or not.
+    #[must_use]
+    pub(crate) fn drain(self, cpu: CpuId, queue: Queue, off: &IrqOff<P>) -> Dead {
+        let Some(batches) = self.lru.batches.of(cpu) else {
+            return Dead::new();
         };
-        if batches.lock(off).queues[Move::Add as usize].contains(&frame) {
+        let mut batches = batches.lock(off);
+        match queue {
+            Queue::Moves(kind) => {
+                let Some(queue) = kind.queue() else {
+                    return Dead::new();
+                };
+                let waiting = core::mem::take(&mut batches.queues[queue]);
+                self.apply(waiting, kind, off)
+            }
+            Queue::Mlocks => {
+                let waiting = core::mem::take(&mut batches.mlocks);
+                self.apply_mlocks(waiting, off)
+            }
+        }
+    }
+
+    /// Turns one CPU's batches off, or on again. Off, they keep what waits already: drain them.
+    pub(crate) fn switch(self, cpu: CpuId, to: Switch, off: &IrqOff<P>) {
+        if let Some(batches) = self.lru.batches.of(cpu) {
+            batches.lock(off).switch(to);
+        }
+    }
+
+    /// Marks a frame active that waits in this CPU's add batch; says whether it does. Never looks at another CPU's: it may
+    /// be draining.
+    pub(crate) fn activate_queued(self, frame: FrameNo, off: &IrqOff<P>) -> bool {
+        let Some(batches) = self.lru.batches.of(off.cpu()) else {
+            return false;
+        };
+        let held = batches.lock(off);
+        let add = Move::Add.queue().map(|add| &held.queues[add]);
+        // The newest first: it is what was faulted in a moment ago.
+        let waits = add.is_some_and(|add| add.iter().rev().any(|&waiting| waiting == frame));
+        if waits {
             self.frames.record(frame).set(Flags::ACTIVE);
         }
-    }
-
-    /// Moves a batch, one lruvec at a time, and drops its references.
-    fn apply(self, mut batch: ArrayVec<FrameNo, BATCH>, kind: Move, off: &IrqOff<P>) -> Dead {
-        // Frames of alternating owners would cost a lock each; in order of their lruvecs, one lock each lruvec. Only a
-        // hint: an owner that changes after this costs another lock, `relock` keeps the result right. Stable, so the
-        // frames of one lruvec keep the order in which they were queued.
-        let first = batch.first().map(|&frame| self.lruvec_of(frame));
-        if batch
-            .iter()
-            .any(|&frame| Some(self.lruvec_of(frame)) != first)
-        {
-            let mut keyed: ArrayVec<_, BATCH> = (0u8..)
-                .zip(&batch)
-                .map(|(i, &frame)| (self.lruvec_of(frame), i, frame))
-                .collect();
-            keyed.sort_unstable();
-            batch = keyed.into_iter().map(|(_, _, frame)| frame).collect();
-        }
-        let mut dead = Dead::new();
-        let mut held = None;
-        batch.retain(|frame| {
-            let frame = *frame;
-            let record = self.frames.record(frame);
-            match kind {
-                Move::Add if record.freeze(1) => {
-                    // Only the batch still wanted it: never link what is about to be freed.
-                    dead.push(frame);
-                    return false;
-                }
-                Move::Add => {
-                    held = self.relock(frame, held.take(), off);
-                    if let Some(held) = &mut held {
-                        held.lruvec.link(self.frames, frame);
-                    }
-                }
-                Move::Activate if record.win() => {
-                    held = self.relock(frame, held.take(), off);
-                    if let Some(held) = &mut held {
-                        self.activate_locked(held, frame);
-                    }
-                }
-                Move::Activate => {} // someone isolated it meanwhile: the move is lost, which is allowed
-            }
-            true
-        });
-        drop(held);
-        for frame in batch {
-            if self.frames.record(frame).put() == Put::Last {
-                dead.push(frame);
-            }
-        }
-        dead
+        waits
     }
 }

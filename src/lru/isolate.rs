@@ -1,21 +1,27 @@
 //! Taking frames off their lists, and putting them back.
 //!
-//! Owns: isolation by a holder of a reference and from a list's tail; putback; the removal of a dead frame.
+//! Owns: isolation by a holder of a reference, from a list's tail, and from a range of frames; putback; the removal of dead
+//! frames.
 //! Invariants: a frame is unlinked only by whoever cleared its `LRU` flag while holding a reference, or by whoever dropped the
-//! last reference. A frame without references is never linked: putback sets `LRU` before it drops the isolation's
+//! last reference. A frame without references is never linked: putback sets `LRU` no later than it drops the isolation's
 //! reference, so that another last put sees that it must unlink.
-//! Lock ranks: takes `LruVec`, at most [`SCAN`] frames a hold. Used by: mm (handles), reclaim.
+//! Lock ranks: takes `LruVec`, one at a time, at most [`SCAN`] frames a hold. Used by: mm (handles), reclaim.
 
 use arrayvec::ArrayVec;
 
-use super::lock::Locked;
+use super::lruvec::End;
 use super::{ListKind, View};
-use crate::frame::{Flags, FrameNo, Put, Unlinked};
+use crate::addr::ZoneKind;
+use crate::frame::{Flags, FrameList, FrameNo, Put, Settled, Unlinked};
 use crate::memcg::LruVecIndex;
 use crate::platform::{IrqOff, Platform};
+use crate::sync::twin::left_out;
 
 /// Frames handled under one hold of an lruvec's lock (`SWAP_CLUSTER_MAX`).
 pub(crate) const SCAN: usize = 32;
+
+/// Entries of too high a zone that one hold passes over; more are isolated like any other (`SWAP_CLUSTER_MAX_SKIPPED`).
+const MOST_SKIPPED: u32 = 32 << 10;
 
 /// Frames in one hold's hands.
 pub(crate) type Scanned = ArrayVec<FrameNo, SCAN>;
@@ -25,60 +31,103 @@ pub(crate) type Scanned = ArrayVec<FrameNo, SCAN>;
 pub(crate) struct Tail {
     /// Isolated, each with a reference.
     pub(crate) isolated: Scanned,
-    /// Frames whose last reference the scan held: the caller must free them.
-    pub(crate) dead: Scanned,
     /// Entries looked at.
     pub(crate) scanned: u32,
+    /// Entries passed over since their zone is too high.
+    pub(crate) skipped: u32,
 }
 
 impl<P: Platform> View<'_, P> {
     /// Takes a frame off its list for a caller that holds a reference; takes one more for the isolation.
     pub(crate) fn isolate(self, frame: FrameNo, off: &IrqOff<P>) -> bool {
         let record = self.frames.record(frame);
-        if !record.win() {
+        if left_out::<P>("isolation: the reference before the flag") {
+            if !record.clear(Flags::LRU).contains(Flags::LRU) {
+                return false;
+            }
+            record.get();
+        } else if record.win_with_reference().is_none() {
             return false;
         }
-        record.get();
         if let Some(mut held) = self.lock(frame, off) {
-            self.unlink(&mut held, frame);
+            let state = record.state();
+            self.take_out(&mut held, frame, state, state.flags());
         }
         true
     }
 
-    /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a list.
+    /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a list, whose zones are `highest` or below it.
     pub(crate) fn isolate_tail(
         self,
         lruvec: LruVecIndex,
         kind: ListKind,
         want: u32,
+        highest: ZoneKind,
         off: &IrqOff<P>,
     ) -> Tail {
         let mut tail = Tail::default();
         let Some(mut held) = self.lock_index(lruvec, off) else {
             return tail;
         };
+        let mut aside = FrameList::default();
         let budget = want.min(SCAN as u32).min(held.lruvec.list(kind).len());
         while tail.scanned < budget
             && let Some(frame) = held.lruvec.list(kind).back()
         {
-            tail.scanned += 1;
             let record = self.frames.record(frame);
-            // A reference first: clearing LRU on a dying frame would make its last put skip the unlinking.
-            if record.try_get() {
-                if record.win() {
-                    self.unlink(&mut held, frame);
-                    tail.isolated.push(frame);
-                    continue;
+            let state = record.state();
+            if state.zone() > highest as usize && tail.skipped < MOST_SKIPPED {
+                // Still counted on the list, to which it returns under this hold.
+                if held.lruvec.list_mut(kind).remove(self.frames, frame) == Unlinked::Damaged {
+                    break;
                 }
-                if record.put() == Put::Last {
-                    tail.dead.push(frame);
-                }
+                aside.push_back(self.frames, frame);
+                tail.skipped += 1;
+                continue;
             }
-            if held.lruvec.rotate(self.frames, frame, kind) == Unlinked::Damaged {
+            tail.scanned += 1;
+            if let Some(state) = record.win_with_reference() {
+                self.take_out(&mut held, frame, state, state.flags());
+                tail.isolated.push(frame);
+            } else if held.lruvec.rotate(self.frames, frame, kind) == Unlinked::Damaged {
                 break;
             }
         }
+        held.lruvec
+            .list_mut(kind)
+            .splice_front(self.frames, &mut aside);
         tail
+    }
+
+    /// Isolates frames that are next to each other, from `next` to before `end`, until [`SCAN`] were looked at. Moves `next`
+    /// on. Frames of alternating owners cost one lock each, and none is held when it returns.
+    pub(crate) fn isolate_range(
+        self,
+        next: &mut FrameNo,
+        end: FrameNo,
+        off: &IrqOff<P>,
+    ) -> Scanned {
+        let mut isolated = Scanned::new();
+        let mut held = None;
+        let stop = FrameNo(end.0.min(next.0.saturating_add(SCAN as u32)));
+        while *next < stop {
+            let frame = *next;
+            let record = self.frames.record(frame);
+            let Some(state) = record.win_with_reference() else {
+                // The rest of a larger folio has no references: it is passed over one by one.
+                next.0 += 1;
+                continue;
+            };
+            held = self.relock(frame, held.take(), off);
+            if let Some(held) = &mut held {
+                // Read again under the lock: only now does the order stand still.
+                let state = record.state();
+                self.take_out(held, frame, state, state.flags());
+            }
+            isolated.push(frame);
+            next.0 = next.0.saturating_add(state.frames() as u32);
+        }
+        isolated
     }
 
     /// Links isolated frames again and drops the isolation's reference of each. Returns those that this killed.
@@ -88,12 +137,17 @@ impl<P: Platform> View<'_, P> {
         for &frame in isolated {
             held = self.relock(frame, held.take(), off);
             let Some(held) = &mut held else { continue };
-            let record = self.frames.record(frame);
-            // Set before the put: a last put elsewhere then sees LRU, waits for this lock, and unlinks.
-            held.lruvec.link(self.frames, frame);
-            if record.put() == Put::Last {
-                self.unlink(held, frame);
-                record.clear(Flags::LRU);
+            if left_out::<P>("putback: LRU is set before the reference is dropped") {
+                let record = self.frames.record(frame);
+                if record.put() == Put::Last {
+                    dead.push(frame);
+                } else {
+                    let (state, end) = (record.state(), End::Head);
+                    held.lruvec
+                        .insert(self.frames, frame, state, state.flags(), end);
+                    record.set(Flags::LRU);
+                }
+            } else if self.link_new(held, frame) == Settled::Last {
                 dead.push(frame);
             }
         }
@@ -101,44 +155,19 @@ impl<P: Platform> View<'_, P> {
     }
 
     /// Takes dead frames off their lists; nobody has a reference to any of them.
+    #[inline]
     pub(crate) fn remove_dead(self, dead: &[FrameNo], off: &IrqOff<P>) {
         let mut held = None;
         for &frame in dead {
             let record = self.frames.record(frame);
-            if record.flags().contains(Flags::LRU) {
+            let state = record.state();
+            if state.flags().contains(Flags::LRU) {
                 held = self.relock(frame, held.take(), off);
                 if let Some(held) = &mut held {
-                    self.unlink(held, frame);
+                    self.take_out(held, frame, state, state.flags());
                 }
-                record.clear(Flags::LRU);
+                record.clear_dead(Flags::LRU);
             }
         }
-    }
-
-    /// Moves a frame whose `LRU` flag the caller won to the active list, and gives the flag back.
-    pub(super) fn activate_locked(self, held: &mut Locked<'_, P>, frame: FrameNo) {
-        let record = self.frames.record(frame);
-        if !record
-            .flags()
-            .intersects(Flags::ACTIVE | Flags::UNEVICTABLE)
-            && self.unlink(held, frame) == Unlinked::Done
-        {
-            record.set(Flags::ACTIVE);
-            held.lruvec.link(self.frames, frame);
-        } else {
-            record.set(Flags::LRU);
-        }
-    }
-
-    /// Unlinks; damaged links stay as they are, for `check()` to find.
-    fn unlink(self, held: &mut Locked<'_, P>, frame: FrameNo) -> Unlinked {
-        let unlinked = held.lruvec.unlink(self.frames, frame);
-        debug_assert_eq!(
-            unlinked,
-            Unlinked::Done,
-            "frame {} has damaged links",
-            self.frames.pfn(frame)
-        );
-        unlinked
     }
 }

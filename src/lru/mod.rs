@@ -2,27 +2,40 @@
 //!
 //! Owns: [`Lru`]: the lruvecs and the per-CPU batches; [`View`], the layers that a move needs, borrowed together.
 //! Invariants: a frame is on at most one list; that list is its owner's. See lock.rs for how the lock is found, isolate.rs for who
-//! may unlink a frame, batch.rs for moves that wait.
+//! may unlink a frame, batch.rs for moves that wait, moves.rs for what they do.
 //! Lock ranks: `LruBatch`, `LruVec`. Used by: mm, reclaim.
 
 mod batch;
+mod drain;
 mod isolate;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod lruvec;
+mod mlock;
+mod moves;
 mod reparent;
+mod split;
+mod workingset;
 
 use crate::boot::{Bump, StorageFull};
 use crate::frame::{Flags, FrameTable};
-use crate::memcg::Memcgs;
+use crate::memcg::{LruVecIndex, Memcgs};
 use crate::platform::Platform;
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{CachePadded, Lock, PerCpu};
 
+pub use batch::BatchSize;
 use batch::Batches;
-pub(crate) use batch::Move;
+pub(crate) use batch::{Move, Switch};
+use drain::DrainAll;
+pub(crate) use drain::Share;
 pub(crate) use isolate::{SCAN, Scanned};
 use lruvec::LruVec;
+pub use lruvec::Moves;
+pub(crate) use mlock::Mlock;
+use workingset::Layout;
+pub use workingset::{Refault, Shadow, Swap};
 
 /// One of the lists of an lruvec.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -76,8 +89,9 @@ impl ListKind {
         }
     }
 
+    #[inline]
     fn of(flags: Flags) -> Self {
-        let backing = if flags.contains(Flags::FILE) {
+        let backing = if flags.intersects(Flags::FILE.union(Flags::LAZYFREE)) {
             Backing::File
         } else {
             Backing::Anon
@@ -95,7 +109,22 @@ impl ListKind {
 pub(crate) struct Lru<P: Platform> {
     /// By lruvec index.
     vecs: &'static [CachePadded<Lock<LruVec, P>>],
+    /// By lruvec index: base frames evicted from it and activated in it, or below it.
+    ages: &'static [AtomicU64],
     batches: PerCpu<Lock<Batches, P>>,
+    drain_all: DrainAll,
+    layout: Layout,
+}
+
+/// What the lists are made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) groups: u32,
+    pub(crate) nodes: u32,
+    pub(crate) cpus: u32,
+    /// Frames of the machine.
+    pub(crate) frames: u64,
+    pub(crate) batch: BatchSize,
 }
 
 /// What a move of a frame needs.
@@ -107,12 +136,15 @@ pub(crate) struct View<'a, P: Platform> {
 }
 
 impl<P: Platform> Lru<P> {
-    pub(crate) fn build(bump: &mut Bump<'_>, lruvecs: u32, cpus: u32) -> Result<Self, StorageFull> {
+    /// Carves the lists; the caller checked that the product of groups and nodes fits.
+    pub(crate) fn build(bump: &mut Bump<'_>, sizes: &Sizes) -> Result<Self, StorageFull> {
+        let lruvecs = (sizes.groups * sizes.nodes) as usize;
         Ok(Self {
-            vecs: bump.slots(lruvecs as usize, |_| {
-                CachePadded(Lock::new(LruVec::default()))
-            })?,
-            batches: bump.per_cpu(cpus, || Lock::new(Batches::default()))?,
+            vecs: bump.slots(lruvecs, |_| CachePadded(Lock::new(LruVec::default())))?,
+            ages: bump.slots(lruvecs, |_| AtomicU64::new(0))?,
+            batches: bump.per_cpu(sizes.cpus, || Lock::new(Batches::new(sizes.batch)))?,
+            drain_all: DrainAll::new(),
+            layout: Layout::new(sizes.groups, sizes.nodes, sizes.frames),
         })
     }
 

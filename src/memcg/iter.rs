@@ -210,8 +210,8 @@ mod tests {
         for id in [right, left, parent] {
             remove(&memcgs, id);
         }
-        assert_eq!(rest(&memcgs, &mut own), []);
-        assert_eq!(rest(&memcgs, &mut above), []);
+        assert_eq!(rest(&memcgs, &mut own), [0; 0]);
+        assert_eq!(rest(&memcgs, &mut above), [0; 0]);
         let next = create(&memcgs, MemcgId::ROOT);
         assert_eq!(next.slot, parent.slot, "its place is taken");
         assert_eq!(rest(&memcgs, &mut Walk::new(next, 0)), [next.slot]);

@@ -65,17 +65,6 @@ impl<P: Platform> FolioView<'_, P> {
             .flags()
             .contains(Flags::of_state(state.index()))
     }
-
-    /// Marks its contents as newer than what backs them: [`PageState::DIRTY`].
-    pub fn mark_dirty(&self) {
-        self.account(PageState::DIRTY, StateChange::Enter);
-    }
-
-    /// Whether its contents are newer than what backs them.
-    #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.is_in(PageState::DIRTY)
-    }
 }
 
 impl<P: Platform> View<'_, P> {

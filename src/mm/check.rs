@@ -132,8 +132,10 @@ impl<P: Platform> Mm<P> {
                             pfn: self.frames.pfn(frame),
                             list,
                         })?;
-                let stated = held.lruvec.frames(list);
-                if counted != stated || entries != held.lruvec.list(list).len() {
+                let by_zone = held.lruvec.frames_by_zone(list);
+                let (differs, stated) = (counted != by_zone, held.lruvec.frames(list));
+                let counted = counted.iter().sum();
+                if differs || entries != held.lruvec.list(list).len() {
                     return Err(MmFault::ListCount {
                         memcg: self.memcgs.slot_of(index),
                         list,

@@ -5,12 +5,12 @@
 
 use core::fmt;
 
-use super::Mm;
+use super::{Mm, Scanners};
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
 use crate::list_lru::ListLrus;
-use crate::lru::Lru;
+use crate::lru::{BatchSize, Lru, Sizes};
 use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
@@ -28,6 +28,8 @@ pub struct MmConfig {
     pub list_lrus: u32,
     /// Shrinkers: each takes 8 bytes for each group and node.
     pub shrinkers: u32,
+    /// How many folios wait in a CPU's batch of LRU moves.
+    pub lru_batch: BatchSize,
 }
 
 impl MmConfig {
@@ -50,6 +52,7 @@ impl MmConfig {
             },
             list_lrus: 4,
             shrinkers: 16,
+            lru_batch: BatchSize::default(),
         }
     }
 
@@ -91,10 +94,18 @@ impl<P: Platform> Mm<P> {
             MemcgFault::Storage(full) => full.into(),
         })?;
         // `Memcgs::build` checked the product.
-        let lru = Lru::build(bump, limits.groups * nodes, cpus)?;
+        let sizes = Sizes {
+            groups: limits.groups,
+            nodes,
+            cpus,
+            frames: alloc.span().frames(),
+            batch: config.lru_batch,
+        };
+        let lru = Lru::build(bump, &sizes)?;
         let shrinkers = Shrinkers::build(bump, config.shrinkers, limits.groups * nodes)?;
         let list_lrus = ListLrus::build(bump, config.list_lrus, limits.groups, nodes, cpus)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
+        let scanners = bump.slots(alloc.zone_count() as usize, |_| Scanners::new())?;
         Ok(Self {
             alloc,
             frames,
@@ -105,6 +116,7 @@ impl<P: Platform> Mm<P> {
             refused_puts: AtomicU64::new(0),
             reown_from: AtomicU32::new(0),
             reclaimers,
+            scanners,
         })
     }
 }

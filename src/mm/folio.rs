@@ -8,13 +8,13 @@
 use core::fmt;
 use core::ops::Deref;
 
-use super::{Isolated, Mm};
+use super::Mm;
 use crate::addr::{Order, Pfn, PhysAddr};
 use crate::alloc::Pages;
 use crate::frame::{Flags, FrameNo};
-use crate::lru::{Backing, Move};
-use crate::memcg::{self, Event, Force, MemcgId};
-use crate::platform::{IrqOff, Platform};
+use crate::lru::Backing;
+use crate::memcg::{self, Event, Force, LruVecIndex, MemcgId};
+use crate::platform::Platform;
 
 /// What any holder of a reference may see of a folio.
 pub struct FolioView<'m, P: Platform> {
@@ -25,7 +25,7 @@ pub struct FolioView<'m, P: Platform> {
 /// A reference to frames that are charged to a group. Dropping the last one frees them.
 #[must_use = "dropping the last reference frees the frames"]
 #[derive(Debug)]
-pub struct Folio<'m, P: Platform>(FolioView<'m, P>);
+pub struct Folio<'m, P: Platform>(pub(super) FolioView<'m, P>);
 
 /// Why pages could not be charged. They come back with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,16 +40,6 @@ pub enum ChargeError {
     },
     /// The pages come from another instance's allocator.
     Foreign,
-}
-
-/// Why a folio could not be given to the LRU, or taken from it. Nothing was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum LruError {
-    /// It was added before.
-    Added,
-    /// It is not on a list: never added, still in a batch, or isolated by someone else.
-    NotOnList,
 }
 
 impl<'m, P: Platform> Pages<'m, P> {
@@ -91,7 +81,7 @@ impl<'m, P: Platform> Pages<'m, P> {
         };
         let record = mm.frames.record(frame);
         record.set_owner(Some(owner));
-        record.birth(self.order());
+        record.birth(self.order(), self.zone());
         let _ = self.into_block().into_parts(); // the record stands for them now
         Ok(Folio(FolioView { mm, frame }))
     }
@@ -209,79 +199,24 @@ impl<'m, P: Platform> FolioView<'m, P> {
         self.record().flags().contains(Flags::ACTIVE)
     }
 
+    /// The lruvec it belongs to at this moment.
+    pub(crate) fn lruvec(&self) -> Option<LruVecIndex> {
+        self.mm.view().lruvec_of(self.frame)
+    }
+
+    #[inline]
     pub(crate) fn record(&self) -> &'m crate::frame::Record {
         self.mm.frames.record(self.frame)
     }
 }
 
 impl<'m, P: Platform> Folio<'m, P> {
-    /// Gives the folio to the LRU: from now on reclaim may find it. Its place on a list follows when this CPU's batch is drained.
-    ///
-    /// # Errors
-    /// [`LruError::Added`] if it was given before.
-    pub fn add_to_lru(&self, backing: Backing) -> Result<(), LruError> {
-        let record = self.record();
-        if record.set(Flags::MEMBER).contains(Flags::MEMBER) {
-            return Err(LruError::Added);
-        }
-        if backing == Backing::File {
-            record.set(Flags::FILE);
-        }
-        self.queue(Move::Add);
-        Ok(())
-    }
-
-    /// Notes a use: the first sets a mark, the second moves an inactive folio to the active list (by way of this CPU's batch).
-    pub fn mark_accessed(&self) {
-        let flags = self.record().flags();
-        if !flags.contains(Flags::REFERENCED) {
-            self.record().set(Flags::REFERENCED);
-        } else if !flags.intersects(Flags::UNEVICTABLE | Flags::ACTIVE) {
-            self.activate();
-            self.record().clear(Flags::REFERENCED);
-        }
-    }
-
-    /// Moves an inactive folio to the active list, by way of this CPU's batch. No effect on one that is active,
-    /// unevictable, isolated, or waiting in another CPU's add batch.
-    pub fn activate(&self) {
-        let flags = self.record().flags();
-        if flags.intersects(Flags::ACTIVE | Flags::UNEVICTABLE) {
-        } else if flags.contains(Flags::LRU) {
-            self.queue(Move::Activate);
-        } else {
-            self.0
-                .mm
-                .view()
-                .activate_queued(self.0.frame, &IrqOff::new());
-        }
-    }
-
-    /// Takes the folio off its list, for migration or private use; the guard puts it back.
-    ///
-    /// # Errors
-    /// [`LruError::NotOnList`].
-    pub fn isolate(&self) -> Result<Isolated<'m, P>, LruError> {
-        let isolated = self.0.mm.view().isolate(self.0.frame, &IrqOff::new());
-        if isolated {
-            Ok(Isolated::new(self.0.mm, self.0.frame))
-        } else {
-            Err(LruError::NotOnList)
-        }
-    }
-
     /// Turns the reference into a bare number, to be kept in a page table.
     #[must_use = "the reference lives on in this number"]
     pub fn into_raw(self) -> Pfn {
         let pfn = self.pfn();
         core::mem::forget(self);
         pfn
-    }
-
-    fn queue(&self, kind: Move) {
-        let off = IrqOff::new();
-        let dead = self.0.mm.view().queue(self.0.frame, kind, &off);
-        self.0.mm.free_dead(&dead, &off);
     }
 }
 
@@ -294,6 +229,11 @@ impl<P: Platform> Mm<P> {
             .record(frame)
             .try_get()
             .then(|| Folio(FolioView { mm: self, frame }))
+    }
+
+    /// A look at a folio whose references the caller froze.
+    pub(crate) fn frozen(&self, frame: FrameNo) -> FolioView<'_, P> {
+        FolioView { mm: self, frame }
     }
 
     /// Turns a number from [`Folio::into_raw`] back into the reference it stands for. `None` if `pfn` has no record.
@@ -362,16 +302,4 @@ impl fmt::Display for ChargeError {
     }
 }
 
-impl fmt::Display for LruError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Added => "the folio was given to the LRU before",
-            Self::NotOnList => {
-                "the folio is on no list: not added, waiting in a batch, or isolated"
-            }
-        })
-    }
-}
-
 impl core::error::Error for ChargeError {}
-impl core::error::Error for LruError {}

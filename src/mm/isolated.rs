@@ -6,8 +6,12 @@
 
 use core::ops::Deref;
 
-use super::{FolioView, Mm};
-use crate::frame::FrameNo;
+use arrayvec::ArrayVec;
+
+use super::{FolioView, Mm, SplitError, SplitIsolated};
+use crate::addr::{FrameRange, Order};
+use crate::frame::{Flags, FrameNo, State};
+use crate::lru::SCAN;
 use crate::platform::{IrqOff, Platform};
 
 /// A folio taken off its LRU list; dropping puts it back.
@@ -20,11 +24,68 @@ impl<'m, P: Platform> Isolated<'m, P> {
         Self(FolioView { mm, frame })
     }
 
+    /// Splits a large folio to which nobody else has a reference into isolated ones of order `to`.
+    ///
+    /// # Errors
+    /// [`SplitError`], together with the folio, of which nothing was changed.
+    pub fn split(self, to: Order) -> Result<SplitIsolated<'m, P>, (SplitError, Self)> {
+        match self.0.mm.split(self.0.frame, to) {
+            Ok(parts) => {
+                core::mem::forget(self);
+                Ok(SplitIsolated(parts))
+            }
+            Err(error) => Err((error, self)),
+        }
+    }
+
     /// Lets go without putting it back: the caller takes over the isolation's reference.
     pub(crate) fn into_frame(self) -> FrameNo {
         let frame = self.0.frame;
         core::mem::forget(self);
         frame
+    }
+}
+
+impl<P: Platform> Mm<P> {
+    /// Takes every folio that starts in a range of frames off its list, and gives each to `each`, which may hold no lock of ours
+    /// but may sleep. At most 32 frames are looked at between two calls of `each`, and one lruvec's lock is held at a time.
+    /// Folios that wait in batches are on no list: [drain](Mm::drain_lru) them first.
+    pub fn isolate_range<'m>(&'m self, range: FrameRange, mut each: impl FnMut(Isolated<'m, P>)) {
+        let (mut next, end) = self.frames.numbers(range);
+        while next < end {
+            let isolated = self.isolate_some(&mut next, end);
+            isolated.into_iter().for_each(&mut each);
+        }
+    }
+
+    /// The numbers of a range's frames, half open.
+    pub(crate) fn frame_numbers(&self, range: FrameRange) -> (FrameNo, FrameNo) {
+        self.frames.numbers(range)
+    }
+
+    /// Base frames of the folios in a range that are on lists now.
+    pub(crate) fn listed_frames(&self, range: FrameRange) -> u64 {
+        let (first, end) = self.frames.numbers(range);
+        (first.0..end.0)
+            .map(|frame| self.frames.record(FrameNo(frame)).state())
+            .filter(|state| state.count() > 0 && state.flags().contains(Flags::LRU))
+            .map(State::frames)
+            .sum()
+    }
+
+    /// Looks at the next 32 frames before `end`, and moves `next` past them.
+    pub(crate) fn isolate_some(
+        &self,
+        next: &mut FrameNo,
+        end: FrameNo,
+    ) -> ArrayVec<Isolated<'_, P>, SCAN> {
+        let off = IrqOff::new();
+        let isolated = self.view().isolate_range(next, end, &off);
+        drop(off);
+        isolated
+            .into_iter()
+            .map(|frame| Isolated::new(self, frame))
+            .collect()
     }
 }
 

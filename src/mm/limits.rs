@@ -107,10 +107,8 @@ impl<P: Platform> Mm<P> {
     /// Completes what a CPU holds for groups, when it goes offline, or when exact numbers are wanted of it: pending LRU
     /// moves, frames charged ahead. The CPU may run meanwhile.
     pub fn drain_memcg_cpu(&self, cpu: CpuId) {
-        let off = IrqOff::new();
-        let dead = self.view().drain(cpu, &off);
-        self.free_dead(&dead, &off);
-        self.memcgs.drain_stock(cpu, ROOT, &off);
+        self.drain_lru_cpu(cpu);
+        self.memcgs.drain_stock(cpu, ROOT, &IrqOff::new());
     }
 }
 

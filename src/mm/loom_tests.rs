@@ -13,11 +13,11 @@ use loom::sync::Arc;
 use std::vec::Vec;
 
 use super::account::StateChange;
-use crate::addr::{FrameRange, NodeId, Order, Pfn};
+use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{Bump, Storage};
 use crate::frame::{FrameNo, FrameTable};
 use crate::loom_host::{LoomHost, LoomLock, model_platform, run_as};
-use crate::lru::{Lru, View};
+use crate::lru::{BatchSize, Lru, Sizes, View};
 use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs, PageState};
 use crate::platform::{IrqOff, Platform};
 
@@ -55,7 +55,14 @@ impl<P: Platform> Machine<P> {
         .unwrap();
         let memcgs: Memcgs<P> =
             Memcgs::build(&mut bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits"));
-        let lru = Lru::build(&mut bump, 3, 2).unwrap();
+        let sizes = Sizes {
+            groups: 3,
+            nodes: 1,
+            cpus: 2,
+            frames: 1,
+            batch: BatchSize::ThirtyOne,
+        };
+        let lru = Lru::build(&mut bump, &sizes).unwrap();
         let off = IrqOff::new();
         let [from, to] = [0, 1].map(|_| memcgs.create(MemcgId::ROOT, &off, |_| ()).unwrap());
         let owner = memcgs
@@ -64,7 +71,7 @@ impl<P: Platform> Machine<P> {
         let frame = frames.number(Pfn(1)).unwrap();
         let record = frames.record(frame);
         record.set_owner(Some(owner));
-        record.birth(Order::ZERO);
+        record.birth(Order::ZERO, ZoneKind::Normal);
         Self {
             frames,
             memcgs,

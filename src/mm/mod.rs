@@ -6,6 +6,7 @@
 //! Lock ranks: none of its own. Used by: kernels; reclaim adds what needs the eviction hooks.
 
 mod account;
+mod batches;
 mod check;
 mod config;
 mod folio;
@@ -14,33 +15,43 @@ mod isolated;
 mod limits;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod migrate;
+mod moves;
 mod moving;
 mod objects;
+mod release;
 mod reown;
+mod scanners;
+mod split;
+mod stat;
 
 use core::fmt;
 
-use crate::addr::CpuId;
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::Memory;
-use crate::frame::{FrameNo, FrameTable, Put};
+use crate::frame::FrameTable;
 use crate::list_lru::{self, ListLrus};
 use crate::lru::{Lru, View};
 use crate::memcg::Memcgs;
-use crate::platform::{IrqOff, Platform};
+use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::zone::Block;
 
 pub use account::StateChange;
+pub use batches::BatchesOff;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
 pub(crate) use folio::Refusal;
-pub use folio::{ChargeError, Folio, FolioView, LruError};
+pub use folio::{ChargeError, Folio, FolioView};
 pub use groups::NoSuchGroup;
 pub use isolated::Isolated;
+pub(crate) use migrate::Frozen;
+pub use moves::LruError;
 pub use moving::{MoveError, Moving};
+pub(crate) use scanners::{Scan, Scanners};
+pub use split::{Split, SplitError, SplitIsolated};
+pub use stat::LruStat;
 
 /// A memory manager over one machine's (or guest's) memory. Many may live side by side.
 pub struct Mm<P: Platform> {
@@ -56,6 +67,8 @@ pub struct Mm<P: Platform> {
     reown_from: AtomicU32,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
+    /// Where compaction is, by zone; see reclaim.
+    pub(crate) scanners: &'static [Scanners],
 }
 
 impl<P: Platform> Mm<P> {
@@ -84,15 +97,6 @@ impl<P: Platform> Mm<P> {
     #[must_use]
     pub fn allocator(&self) -> &PageAllocator<P> {
         &self.alloc
-    }
-
-    /// Completes every pending LRU move of every CPU.
-    pub fn drain_lru(&self) {
-        for cpu in 0..self.lru.cpus() {
-            let off = IrqOff::new();
-            let dead = self.view().drain(CpuId(cpu), &off);
-            self.free_dead(&dead, &off);
-        }
     }
 
     /// Puts of references that nobody held. Each was refused and its frame leaked; 0 in a correct kernel.
@@ -127,46 +131,6 @@ impl<P: Platform> Mm<P> {
     #[inline]
     pub(crate) fn memcgs(&self) -> &Memcgs<P> {
         &self.memcgs
-    }
-
-    /// Drops one reference; frees the folio with the last.
-    #[inline]
-    fn put(&self, frame: FrameNo) {
-        match self.frames.record(frame).put() {
-            Put::Shared => {}
-            Put::Last => self.free_dead(&[frame], &IrqOff::new()),
-            Put::Refused => {
-                self.refused_puts.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Frees frames without references: off their lists, out of their groups, back to the allocator.
-    pub(crate) fn free_dead(&self, dead: &[FrameNo], off: &IrqOff<P>) {
-        if dead.is_empty() {
-            return;
-        }
-        self.view().remove_dead(dead, off);
-        for &frame in dead {
-            self.uncharge(frame, off);
-        }
-        self.alloc.free_blocks(
-            dead.iter().map(|&frame| {
-                Block::new(self.frames.pfn(frame), self.frames.record(frame).order())
-            }),
-        );
-    }
-}
-
-impl<P: Platform> Mm<P> {
-    /// Takes a dead frame out of its group's counts.
-    fn uncharge(&self, frame: FrameNo, off: &IrqOff<P>) {
-        let record = self.frames.record(frame);
-        if let Some(owner) = record.owner() {
-            self.view().leave_states(frame, off);
-            record.set_owner(None);
-            self.memcgs.uncharge(owner, record.order().frames(), off);
-        }
     }
 }
 

@@ -116,9 +116,9 @@ impl<P: Platform> Pagesets<P> {
 
     /// The cache of `cpu` for the zone with index `zone`; `None` for a CPU that has none.
     #[inline]
-    pub(crate) fn of(&self, cpu: CpuId, zone: u8) -> Option<&'static Lock<Cache, P>> {
+    pub(crate) fn of(&self, cpu: CpuId, zone: u32) -> Option<&'static Lock<Cache, P>> {
         // An id out of range cannot wrap into the range: it is 32 bits long, and the number of zones 8.
-        let index = cpu.0 as usize * self.zones + usize::from(zone);
+        let index = cpu.0 as usize * self.zones + zone as usize;
         self.caches.get(index).map(|padded| &padded.0)
     }
 

@@ -7,7 +7,7 @@
 
 use super::evict::{Evict, Oom};
 use super::scan::Progress;
-use crate::addr::CpuId;
+use crate::addr::ZoneKind;
 use crate::alloc::{AllocError, Pages, Request};
 use crate::memcg::{self, Event, Force, MemcgId, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
@@ -20,6 +20,9 @@ const ROUNDS: u32 = 16;
 const CLUSTER: u64 = 32;
 /// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
 const FIRST_PRIORITY: u32 = 12;
+
+/// A group's limit does not ask where its frames are.
+const ANY_ZONE: ZoneKind = ZoneKind::Movable;
 
 /// Why a reclaim ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +76,8 @@ impl<P: Evict> Mm<P> {
                 return Err(error);
             }
             rounds += 1;
-            let reclaimed =
-                self.reclaim_subtree(MemcgId::ROOT, CLUSTER.max(request.order().frames()));
+            let target = CLUSTER.max(request.order().frames());
+            let reclaimed = self.reclaim_subtree(MemcgId::ROOT, target, request.highest());
             match reclaimed.stop {
                 Stop::Nested => return Err(error),
                 Stop::Crowded => P::relax(),
@@ -95,7 +98,7 @@ impl<P: Evict> Mm<P> {
 
     /// Frees up to `target` frames, from every group.
     pub fn reclaim(&self, target: u64) -> Reclaimed {
-        self.reclaim_subtree(MemcgId::ROOT, target)
+        self.reclaim_subtree(MemcgId::ROOT, target, ANY_ZONE)
     }
 
     /// Frees up to `target` frames that are charged to a group or below it.
@@ -104,7 +107,7 @@ impl<P: Evict> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn shrink_memcg(&self, memcg: MemcgId, target: u64) -> Result<Reclaimed, NoSuchGroup> {
         self.memcgs().usage(memcg).ok_or(NoSuchGroup(memcg))?;
-        Ok(self.reclaim_subtree(memcg, target))
+        Ok(self.reclaim_subtree(memcg, target, ANY_ZONE))
     }
 
     /// Sets a group's limit in frames and reclaims until its usage fits, as far as that is possible.
@@ -116,15 +119,15 @@ impl<P: Evict> Mm<P> {
         self.set_memcg_max(memcg, frames)?;
         for _ in 0..ROUNDS {
             let excess = self.memcg_usage(memcg)?.saturating_sub(frames);
-            if excess == 0 || !self.reclaim_subtree(memcg, excess).any() {
+            if excess == 0 || !self.reclaim_subtree(memcg, excess, ANY_ZONE).any() {
                 break;
             }
         }
         Ok(self.memcg_usage(memcg)?.saturating_sub(frames))
     }
 
-    /// Scans a subtree at rising priority until `target` frames are free.
-    fn reclaim_subtree(&self, root: MemcgId, target: u64) -> Reclaimed {
+    /// Scans a subtree at rising priority until `target` frames of zones up to `highest` are free.
+    fn reclaim_subtree(&self, root: MemcgId, target: u64, highest: ZoneKind) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
@@ -137,8 +140,10 @@ impl<P: Evict> Mm<P> {
             Err(Refused::Full) => return none(Stop::Crowded),
         };
         // What waits in this CPU's batches is on no list yet.
-        self.drain_lru_of(P::cpu());
+        self.drain_lru_cpu(P::cpu());
         let mut progress = Progress {
+            root,
+            highest,
             target,
             freed: 0,
             scanned: 0,
@@ -198,12 +203,6 @@ impl<P: Evict> Mm<P> {
             self.shrink_objects_of(group, node, progress);
         }
     }
-
-    fn drain_lru_of(&self, cpu: CpuId) {
-        let off = IrqOff::new();
-        let dead = self.view().drain(cpu, &off);
-        self.free_dead(&dead, &off);
-    }
 }
 
 impl<'m, P: Evict> Pages<'m, P> {
@@ -235,7 +234,7 @@ impl<'m, P: Evict> Pages<'m, P> {
             let Some(full) = mm.memcgs().id_of(full) else {
                 continue; // it ends, and with it its limit
             };
-            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()));
+            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()), ANY_ZONE);
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),

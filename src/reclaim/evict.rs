@@ -3,9 +3,10 @@
 //! Owns: [`Evict`] and its answers. Invariants: hooks get an isolated folio: nobody links it or frees it meanwhile.
 //! Lock ranks: none is held when a hook is called. Used by: reclaim.
 
-use crate::addr::NodeId;
+use crate::addr::{NodeId, Order, Pfn};
+use crate::lru::{Backing, Shadow, Swap};
 use crate::memcg::MemcgId;
-use crate::mm::Isolated;
+use crate::mm::{Isolated, Mm};
 use crate::platform::Platform;
 
 /// Whether a folio is mapped nowhere now.
@@ -22,8 +23,27 @@ pub enum Unmap {
 pub enum WriteOut {
     /// They are: the frame may go.
     Done,
+    /// They are on their way. The kernel called [`start_writeback`](crate::FolioView::start_writeback), keeps a reference of its
+    /// own to the folio (its place in a page or swap cache), and will call [`end_writeback`](crate::FolioView::end_writeback).
+    Started,
     /// They are not, now: keep the folio.
     Busy,
+}
+
+/// A folio that was evicted, a moment before its frames are free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Evicted {
+    /// Its first frame.
+    pub pfn: Pfn,
+    /// log2 of the number of frames.
+    pub order: Order,
+    /// The kernel's own word of the folio.
+    pub word: u64,
+    /// What backed it.
+    pub backing: Backing,
+    /// To be kept where its contents will be looked for, and given to
+    /// [`Folio::add_refaulted`](crate::Folio::add_refaulted) when they are faulted in again.
+    pub shadow: Shadow,
 }
 
 /// Whether the kernel let go of a folio.
@@ -48,7 +68,7 @@ pub enum Oom {
 /// [`Mm::try_alloc`](crate::Mm::try_alloc); a call that would reclaim again is refused.
 ///
 /// For one folio the hooks are called in this order: `referenced`, and if it is to go, `unmap`, `write_out` (if it is
-/// anonymous or dirty), `release`. A folio that stays although `unmap` was done is given back by `remap`.
+/// anonymous or dirty), `release`, `evicted`. A folio that stays although `unmap` was done is given back by `remap`.
 pub trait Evict: Platform {
     /// How many mappings used the folio since the last call; clears their accessed bits.
     fn referenced(folio: &Isolated<'_, Self>) -> u32;
@@ -56,7 +76,8 @@ pub trait Evict: Platform {
     /// Removes every mapping of the folio and drops the references they held.
     fn unmap(folio: &Isolated<'_, Self>) -> Unmap;
 
-    /// Makes the contents safe elsewhere: in swap, or in their file.
+    /// Makes the contents safe elsewhere: in swap, or in their file. An anonymous folio that was written before and not
+    /// marked dirty since is asked for again: `Done` if the copy still stands.
     fn write_out(folio: &Isolated<'_, Self>) -> WriteOut;
 
     /// Drops what the kernel itself keeps of the folio: its place in a page cache, private data.
@@ -68,6 +89,15 @@ pub trait Evict: Platform {
     /// its contents will be looked for ([`FolioView::reference`](crate::FolioView::reference) takes one). If nobody does, the
     /// last reference goes with the isolation's, and the contents with it.
     fn remap(folio: &Isolated<'_, Self>);
+
+    /// The folio is gone: nobody has a reference to it, or can take one. If its place is still empty (a fault may have filled it
+    /// since `release`), keep the shadow there.
+    fn evicted(_mm: &Mm<Self>, _gone: &Evicted) {}
+
+    /// Whether anonymous folios could be written out: what a refault competes with depends on it.
+    fn swap() -> Swap {
+        Swap::Left
+    }
 
     /// Free memory of the node is low: wake the thread that runs [`Mm::reclaim`](crate::Mm::reclaim).
     fn wake_background(_node: NodeId) {}

@@ -6,12 +6,15 @@
 //! bounded: by priorities, by list lengths, by retries.
 //! Lock ranks: takes `LruBatch`, `LruVec`, `MemcgTree` in turn, none while a hook runs. Used by: kernels.
 
+mod compact;
 mod entry;
 mod evict;
 mod objects;
+mod refault;
 mod scan;
 mod verdict;
 
+pub use compact::{CompactStop, Compacted, Copied, Migrate, Moving};
 pub use entry::{Reclaimed, Stop};
-pub use evict::{Evict, Oom, Release, Unmap, WriteOut};
+pub use evict::{Evict, Evicted, Oom, Release, Unmap, WriteOut};
 pub use objects::ShrinkError;

@@ -8,7 +8,8 @@
 use arrayvec::ArrayVec;
 
 use super::evict::Evict;
-use super::verdict::{Verdict, judge};
+use super::verdict::{Look, Tally, Verdict, judge};
+use crate::addr::ZoneKind;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::{Backing, ListKind, SCAN, Scanned};
 use crate::memcg::{LruVecIndex, MemcgId};
@@ -16,7 +17,7 @@ use crate::mm::{Isolated, Mm};
 use crate::platform::IrqOff;
 
 /// Folios in hand, put back if dropped.
-type InHand<'m, P> = ArrayVec<Isolated<'m, P>, SCAN>;
+pub(super) type InHand<'m, P> = ArrayVec<Isolated<'m, P>, SCAN>;
 
 /// Frames whose references were frozen; freed together when dropped, also if a later hook panics.
 struct Frozen<'m, P: Evict> {
@@ -33,6 +34,10 @@ impl<P: Evict> Drop for Frozen<'_, P> {
 /// What is still to be done, and what was done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
+    /// The group whose limit, or whose share of the machine, is in the way.
+    pub(super) root: MemcgId,
+    /// The highest zone whose frames are of use.
+    pub(super) highest: ZoneKind,
     /// Base frames to free.
     pub(super) target: u64,
     /// Base frames freed.
@@ -68,19 +73,24 @@ impl<P: Evict> Mm<P> {
             index: self.memcgs().lruvec_of(group.slot, node),
         };
         for backing in [Backing::Anon, Backing::File] {
-            let (inactive, active) = self.sizes(lruvec.index, backing);
+            let (inactive, active) = self.sizes(lruvec.index, backing, progress.highest);
             if progress.force_deactivate || inactive_is_low(inactive, active, P::PAGE_SHIFT) {
-                self.shrink_active(lruvec, backing, active >> progress.priority);
+                self.shrink_active(lruvec, backing, active >> progress.priority, progress);
             }
+            let mut tally = Tally::default();
             let mut left = inactive >> progress.priority;
             while left > 0 && progress.left() > 0 {
                 // Never takes more in hand than are wanted: what is freed beyond the target would be faulted in again.
                 let want = left.min(SCAN as u64).min(progress.left());
-                if self.shrink_inactive(lruvec, backing, want as u32, progress) == 0 {
+                if self.shrink_inactive(lruvec, backing, want as u32, progress, &mut tally) == 0 {
                     break;
                 }
                 left = left.saturating_sub(want);
             }
+            // Once for the list, not for each 32: it takes the lock of every group above.
+            let (written, stayed, off) = (tally.written, tally.stayed, IrqOff::new());
+            self.view()
+                .add_cost(lruvec.index, backing, written, stayed, &off);
         }
     }
 
@@ -91,41 +101,67 @@ impl<P: Evict> Mm<P> {
         backing: Backing,
         want: u32,
         progress: &mut Progress,
+        tally: &mut Tally,
     ) -> u32 {
-        let (in_hand, scanned) = self.take_tail(lruvec, ListKind::inactive(backing), want);
+        let list = ListKind::inactive(backing);
+        let (in_hand, scanned) = self.take_tail(lruvec, list, want, progress.highest);
         progress.scanned += u64::from(scanned);
         let mut freed = Frozen {
             mm: self,
             frames: Scanned::new(),
         };
-        let mut kept = InHand::new();
+        let (mut kept, mut started) = (InHand::new(), InHand::new());
         for folio in in_hand {
-            let frames = folio.order().frames();
-            match judge(folio) {
-                Verdict::Free(frame) => {
-                    progress.freed += frames;
-                    freed.frames.push(frame);
-                }
+            match judge(folio, Look::First, tally) {
+                Verdict::Free(frame) => self.let_go(frame, &mut freed, progress),
+                Verdict::Started(folio) => started.push(folio),
                 Verdict::Keep(folio) => kept.push(folio),
-                Verdict::Activate(folio) => {
-                    folio.record().set(Flags::ACTIVE);
-                    kept.push(folio);
-                }
+                Verdict::Activate(folio) => self.keep_active(folio, &mut kept),
             }
+        }
+        for folio in started {
+            // What ended while it was isolated could not rotate the folio: nobody would, so it is looked at again, once.
+            if folio.is_writeback() {
+                kept.push(folio);
+                continue;
+            }
+            match judge(folio, Look::Written, tally) {
+                Verdict::Free(frame) => self.let_go(frame, &mut freed, progress),
+                Verdict::Started(folio) | Verdict::Keep(folio) => kept.push(folio),
+                Verdict::Activate(folio) => self.keep_active(folio, &mut kept),
+            }
+        }
+        for folio in &kept {
+            tally.stayed += folio.order().frames();
         }
         self.put_back_all(kept);
         drop(freed);
         scanned
     }
 
+    /// Hands a frozen folio's shadow to the kernel, and takes it out of the reckoning.
+    fn let_go(&self, frame: FrameNo, freed: &mut Frozen<'_, P>, progress: &mut Progress) {
+        let gone = self.evicted(frame, progress.root);
+        progress.freed += gone.order.frames();
+        freed.frames.push(frame); // before the hook, which may panic
+        P::evicted(self, &gone);
+    }
+
+    fn keep_active<'m>(&self, folio: Isolated<'m, P>, kept: &mut InHand<'m, P>) {
+        folio.record().set(Flags::ACTIVE);
+        self.age_by(&folio);
+        kept.push(folio);
+    }
+
     /// Moves up to `want` folios from an active list's old end to the inactive one.
-    fn shrink_active(&self, lruvec: LruVecOf, backing: Backing, want: u64) {
+    fn shrink_active(&self, lruvec: LruVecOf, backing: Backing, want: u64, progress: &Progress) {
         let mut left = want;
         while left > 0 {
             let (in_hand, scanned) = self.take_tail(
                 lruvec,
                 ListKind::active(backing),
                 left.min(SCAN as u64) as u32,
+                progress.highest,
             );
             if scanned == 0 {
                 break;
@@ -142,15 +178,23 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Isolates up to `want` folios from a list's old end: those, and how many entries were looked at.
-    fn take_tail(&self, lruvec: LruVecOf, kind: ListKind, want: u32) -> (InHand<'_, P>, u32) {
+    fn take_tail(
+        &self,
+        lruvec: LruVecOf,
+        kind: ListKind,
+        want: u32,
+        highest: ZoneKind,
+    ) -> (InHand<'_, P>, u32) {
         let off = IrqOff::new();
         // A hook, or another thread, may have ended the group, and its lists may be another group's now.
-        let take = || self.view().isolate_tail(lruvec.index, kind, want, &off);
+        let take = || {
+            self.view()
+                .isolate_tail(lruvec.index, kind, want, highest, &off)
+        };
         let tail = self
             .memcgs()
             .while_still(lruvec.group, take)
             .unwrap_or_default();
-        self.free_dead(&tail.dead, &off);
         (
             tail.isolated
                 .into_iter()
@@ -161,20 +205,21 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Puts folios back under as few holds as their lruvecs need.
-    fn put_back_all(&self, kept: InHand<'_, P>) {
+    pub(super) fn put_back_all(&self, kept: InHand<'_, P>) {
         let frames: ArrayVec<FrameNo, SCAN> = kept.into_iter().map(Isolated::into_frame).collect();
         let off = IrqOff::new();
         let dead = self.view().put_back(&frames, &off);
         self.free_dead(&dead, &off);
     }
 
-    /// Base frames on the inactive and the active list.
-    fn sizes(&self, lruvec: LruVecIndex, backing: Backing) -> (u64, u64) {
+    /// Base frames on the inactive and the active list, in zones up to `highest`.
+    fn sizes(&self, lruvec: LruVecIndex, backing: Backing, highest: ZoneKind) -> (u64, u64) {
         let off = IrqOff::new();
         let sizes = self.view().lock_index(lruvec, &off).map(|held| {
+            let size = |list| held.lruvec.frames_up_to(list, highest);
             (
-                held.lruvec.frames(ListKind::inactive(backing)),
-                held.lruvec.frames(ListKind::active(backing)),
+                size(ListKind::inactive(backing)),
+                size(ListKind::active(backing)),
             )
         });
         sizes.unwrap_or_default()

@@ -20,16 +20,47 @@ pub(super) enum Verdict<'m, P: Evict> {
     Free(FrameNo),
     /// Back to the inactive list.
     Keep(Isolated<'m, P>),
+    /// The same, unless its writeback has ended by then: then it deserves another look.
+    Started(Isolated<'m, P>),
     /// To the active list.
     Activate(Isolated<'m, P>),
+}
+
+/// Which look at a folio this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    First,
+    /// Its writeback began at the first look, and ended: what is not dirty now need not be written.
+    Written,
+}
+
+/// What folios of one list cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Base frames whose writing was begun.
+    pub(super) written: u64,
+    /// Base frames looked at in vain.
+    pub(super) stayed: u64,
 }
 
 /// References that an isolated folio has when nothing else uses it.
 const ISOLATION: u32 = 1;
 
 /// Runs the hooks for one folio, in the order that [`Evict`] documents.
-pub(super) fn judge<P: Evict>(folio: Isolated<'_, P>) -> Verdict<'_, P> {
+pub(super) fn judge<'m, P: Evict>(
+    folio: Isolated<'m, P>,
+    look: Look,
+    tally: &mut Tally,
+) -> Verdict<'m, P> {
     let record = folio.record();
+    if record.flags().intersects(Flags::LOCKED) {
+        return Verdict::Keep(folio); // putting it back makes it unevictable
+    }
+    if folio.is_writeback() {
+        // Out of reclaim's way until it is written; then it moves to the old end.
+        record.set(Flags::RECLAIM);
+        return Verdict::Activate(folio);
+    }
     // A use of the mappings counts with the mark that an earlier use left: the first keeps the folio once (second
     // chance), a second one, or use through two mappings, makes it active.
     let mappings = P::referenced(&folio);
@@ -52,16 +83,20 @@ pub(super) fn judge<P: Evict>(folio: Isolated<'_, P>) -> Verdict<'_, P> {
     }
     // From here on the kernel may have no reference left: who stays must be given back.
     let unmapped = Unmapped(&folio);
-    match evict(&folio) {
-        Evicted::Frozen => {
+    match evict(&folio, look, tally) {
+        Evicting::Started => {
+            mem::forget(unmapped); // the kernel's own reference stays, until the folio is looked for
+            Verdict::Started(folio)
+        }
+        Evicting::Frozen => {
             mem::forget(unmapped);
             Verdict::Free(folio.into_frame())
         }
-        Evicted::Refused => {
+        Evicting::Refused => {
             drop(unmapped);
             Verdict::Activate(folio)
         }
-        Evicted::InUse => {
+        Evicting::InUse => {
             drop(unmapped);
             Verdict::Keep(folio)
         }
@@ -77,19 +112,27 @@ impl<P: Evict> Drop for Unmapped<'_, '_, P> {
     }
 }
 
-/// A folio that was dirty before the write, and is again when this is dropped.
-struct Unwritten<'f, 'm, P: Evict>(&'f Isolated<'m, P>);
+/// A folio that is being written: when this is dropped, it is as it was before.
+struct Unwritten<'f, 'm, P: Evict> {
+    folio: &'f Isolated<'m, P>,
+    was_dirty: bool,
+}
 
 impl<P: Evict> Drop for Unwritten<'_, '_, P> {
     fn drop(&mut self) {
-        self.0.mark_dirty();
+        self.folio.record().clear(Flags::RECLAIM);
+        if self.was_dirty {
+            self.folio.mark_dirty();
+        }
     }
 }
 
 /// What came of evicting an unmapped folio.
-enum Evicted {
+enum Evicting {
     /// Nobody has a reference, and nobody can take one.
     Frozen,
+    /// Its contents are on their way.
+    Started,
     /// A hook refused.
     Refused,
     /// Someone has a reference, or wrote to it meanwhile.
@@ -97,27 +140,42 @@ enum Evicted {
 }
 
 /// Makes the contents safe, and freezes the references.
-fn evict<P: Evict>(folio: &Isolated<'_, P>) -> Evicted {
+fn evict<P: Evict>(folio: &Isolated<'_, P>, look: Look, tally: &mut Tally) -> Evicting {
     let record = folio.record();
-    if folio.backing() == Backing::Anon || folio.is_dirty() {
-        // Cleared first: what is written to the frame from now on marks it again.
-        let was_dirty = folio.account(PageState::DIRTY, StateChange::Leave);
-        let unwritten = was_dirty.then(|| Unwritten(folio));
-        if P::write_out(folio) == WriteOut::Busy {
-            return Evicted::Refused;
+    if folio.is_lazy_free() {
+        if folio.is_dirty() {
+            // Written after all: anonymous contents like any other.
+            record.clear(Flags::LAZYFREE);
+            return Evicting::InUse;
         }
+    } else if folio.is_dirty() || folio.backing() == Backing::Anon && look == Look::First {
+        // Cleared first: what is written to the frame from now on marks it again. The other mark comes first too, since
+        // the writing may end before the hook returns.
+        record.set(Flags::RECLAIM);
+        let was_dirty = folio.account(PageState::DIRTY, StateChange::Leave);
+        let unwritten = Unwritten { folio, was_dirty };
+        let written = P::write_out(folio);
+        if written == WriteOut::Busy {
+            return Evicting::Refused;
+        }
+        tally.written += folio.order().frames();
+        if written == WriteOut::Started {
+            mem::forget(unwritten);
+            return Evicting::Started;
+        }
+        record.clear(Flags::RECLAIM);
         mem::forget(unwritten);
     }
     if P::release(folio) == Release::Busy {
-        return Evicted::Refused;
+        return Evicting::Refused;
     }
     // Freeze before the last look at the dirty flag: who got a reference in between may have written.
     if !record.freeze(ISOLATION) {
-        return Evicted::InUse;
+        return Evicting::InUse;
     }
     if folio.is_dirty() {
         record.thaw(ISOLATION);
-        return Evicted::InUse;
+        return Evicting::InUse;
     }
-    Evicted::Frozen
+    Evicting::Frozen
 }

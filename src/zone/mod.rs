@@ -33,6 +33,7 @@ mod reporting;
 mod reserve;
 mod shard;
 mod take;
+mod vacate;
 mod view;
 mod watermark;
 

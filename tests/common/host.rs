@@ -27,12 +27,24 @@ pub struct YieldLock(AtomicBool);
 
 thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
+    static HELD: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
+    static MOST: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
     static LOCKS: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
 }
 
 /// How often the calling thread took a lock of this rank so far.
 pub fn locks_taken(rank: Rank) -> u64 {
     LOCKS.with(|locks| locks[rank as usize].get())
+}
+
+/// Locks that the calling thread holds.
+pub fn locks_held() -> u64 {
+    HELD.with(|held| held.iter().map(Cell::get).sum())
+}
+
+/// The most locks of this rank that the calling thread ever held at once.
+pub fn most_held_of(rank: Rank) -> u64 {
+    MOST.with(|most| most[rank as usize].get())
 }
 
 /// Makes the calling thread act as `cpu` from now on.
@@ -79,6 +91,14 @@ unsafe impl Platform for Host {
     }
     fn lock_acquired(rank: Rank) {
         LOCKS.with(|locks| locks[rank as usize].set(locks[rank as usize].get() + 1));
+        let held = HELD.with(|held| {
+            held[rank as usize].set(held[rank as usize].get() + 1);
+            held[rank as usize].get()
+        });
+        MOST.with(|most| most[rank as usize].set(most[rank as usize].get().max(held)));
+    }
+    fn lock_released(rank: Rank) {
+        HELD.with(|held| held[rank as usize].set(held[rank as usize].get() - 1));
     }
 }
 

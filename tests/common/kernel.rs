@@ -9,13 +9,14 @@
 
 extern crate std;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::thread_local;
+use std::vec::Vec;
 
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Backing, Evict, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Oom, Order, PhysAddr, Release,
-    Request, Unmap, WriteOut,
+    Backing, Copied, Evict, Evicted, Folio, Isolated, MemcgId, Migrate, Mm, MmConfig, Moving,
+    NodeId, Oom, Order, PhysAddr, Release, Request, Unmap, WriteOut,
 };
 
 use super::host::Host;
@@ -37,9 +38,25 @@ pub const NESTS: u64 = 1 << 6;
 /// `referenced` panics.
 pub const PANICS: u64 = 1 << 7;
 
+/// `write_out` starts the writing, and the test ends it.
+pub const SLOW: u64 = 1 << 8;
+/// With `SLOW`: the writing ends before `write_out` returns.
+pub const FAST: u64 = 1 << 9;
+/// A cache has a reference.
+pub const CACHED: u64 = 1 << 10;
+
+/// `copy` refuses.
+pub const NO_COPY: u64 = 1 << 11;
+/// `copy` panics.
+pub const COPY_PANICS: u64 = 1 << 12;
+
 thread_local! {
+    /// What was moved to other frames on this thread.
+    pub static MOVED: RefCell<Vec<Moving>> = const { RefCell::new(Vec::new()) };
     /// How often the out-of-memory hook was called on this thread.
     pub static OOM_CALLS: Cell<u32> = const { Cell::new(0) };
+    /// What was evicted on this thread: frame and shadow.
+    pub static EVICTED: RefCell<Vec<Evicted>> = const { RefCell::new(Vec::new()) };
     /// How often hooks were called on this thread.
     pub static HOOK_CALLS: Cell<u64> = const { Cell::new(0) };
 }
@@ -83,6 +100,17 @@ impl Evict for Host {
                     .expect_err("reclaim does not nest"),
             );
         }
+        if word & SLOW != 0 {
+            // The cache's reference, which `release` drops.
+            folio.set_word_bits(CACHED);
+            let _cached: framekeeper::Pfn = folio.reference().into_raw();
+            folio.start_writeback();
+            if word & FAST != 0 {
+                folio.end_writeback();
+            }
+            folio.clear_word_bits(SLOW);
+            return WriteOut::Started;
+        }
         if word & NO_SWAP != 0 {
             WriteOut::Busy
         } else {
@@ -92,10 +120,16 @@ impl Evict for Host {
 
     fn release(folio: &Isolated<'_, Self>) -> Release {
         if folio.word() & PRIVATE != 0 {
-            Release::Busy
-        } else {
-            Release::Done
+            return Release::Busy;
         }
+        if folio.clear_word_bits(CACHED) & CACHED != 0 {
+            unmap(folio.mm(), folio.pfn());
+        }
+        Release::Done
+    }
+
+    fn evicted(_mm: &Mm<Self>, gone: &Evicted) {
+        EVICTED.with_borrow_mut(|evicted| evicted.push(*gone));
     }
 
     fn remap(folio: &Isolated<'_, Self>) {
@@ -114,9 +148,23 @@ impl Evict for Host {
     }
 }
 
+impl Migrate for Host {
+    fn copy(moving: &Moving) -> Copied {
+        assert!(moving.word & COPY_PANICS == 0, "the hook was told to panic");
+        if moving.word & NO_COPY != 0 {
+            return Copied::Refused;
+        }
+        MOVED.with_borrow_mut(|moved| moved.push(*moving));
+        Copied::Done
+    }
+}
+
 /// Gives the folio's reference to a mapping.
 pub fn map(folio: Folio<'_, Host>) -> framekeeper::Pfn {
-    folio.set_word_bits(MAPPED);
+    if folio.set_word_bits(MAPPED) & MAPPED != 0 {
+        // A hook was told to map it before its first mapping came: the one bit stands for one reference.
+        return folio.pfn();
+    }
     folio.into_raw()
 }
 
@@ -159,4 +207,26 @@ pub fn fault(mm: &Mm<Host>, memcg: MemcgId, backing: Backing) -> Option<framekee
         .ok()?;
     folio.add_to_lru(backing).expect("new");
     Some(map(folio))
+}
+
+/// A charged folio of an order that is on no list yet.
+pub fn folio(mm: &Mm<Host>, memcg: MemcgId, order: u8) -> Folio<'_, Host> {
+    let order = Order::new(order).expect("an order");
+    let pages = mm.try_alloc(Request::new(order)).expect("frames are left");
+    pages.try_charge_to(mm, memcg).expect("below the limit")
+}
+
+/// Folios that were added, and are on their list.
+pub fn listed(
+    mm: &Mm<Host>,
+    memcg: MemcgId,
+    backing: Backing,
+    count: usize,
+) -> Vec<Folio<'_, Host>> {
+    let folios: Vec<_> = (0..count).map(|_| folio(mm, memcg, 0)).collect();
+    for folio in &folios {
+        folio.add_to_lru(backing).expect("new");
+    }
+    mm.drain_lru();
+    folios
 }

@@ -1,4 +1,4 @@
-//! A kernel's objects: counted, so that a test knows what is left of them.
+//! A kernel's objects: counted, so that a test knows what is left of them. The test says what owns them, in its `Pointer`.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -14,6 +14,8 @@ use std::vec::Vec;
 
 use framekeeper::list_lru::{ItemPointer, Link, ListItem, Locked, Unlocked, Verdict, Walk};
 
+use super::Pointer;
+
 /// An inode, say.
 #[derive(Debug)]
 pub struct Thing {
@@ -26,8 +28,8 @@ pub struct Thing {
 }
 
 impl Thing {
-    pub fn new(name: u64) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn named(name: u64) -> Pointer {
+        Pointer::from(Self {
             name,
             used: AtomicBool::new(false),
             dropped: None,
@@ -36,8 +38,8 @@ impl Thing {
     }
 
     /// One whose end is counted.
-    pub fn counted(name: u64, dropped: &Arc<AtomicU64>) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn counted(name: u64, dropped: &Arc<AtomicU64>) -> Pointer {
+        Pointer::from(Self {
             name,
             used: AtomicBool::new(false),
             dropped: Some(Arc::clone(dropped)),
@@ -63,7 +65,7 @@ impl Drop for Thing {
 }
 
 impl ListItem for Thing {
-    type Pointer = Arc<Self>;
+    type Pointer = Pointer;
     fn link(&self) -> &Link {
         &self.link
     }
@@ -85,7 +87,7 @@ unsafe impl ItemPointer<Thing> for Arc<Thing> {
 pub struct Collect<F> {
     pub judge: F,
     pub visited: Vec<u64>,
-    pub removed: Vec<Arc<Thing>>,
+    pub removed: Vec<Pointer>,
     pub unlocked: u64,
 }
 
@@ -109,7 +111,7 @@ impl<F: FnMut(&Thing) -> Verdict> Walk<Thing> for Collect<F> {
         self.visited.push(item.name);
         (self.judge)(item)
     }
-    fn removed(&mut self, item: Arc<Thing>, _token: Unlocked<'_>) {
+    fn removed(&mut self, item: Pointer, _token: Unlocked<'_>) {
         self.removed.push(item);
     }
     fn unlocked(&mut self, _token: Unlocked<'_>) {

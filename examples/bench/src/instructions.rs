@@ -86,7 +86,9 @@ fn work<S: Subject>(subject: &S, name: &str, calls: u32) {
     match name {
         "pingpong" => ping_pong::<S, 0>(subject, calls),
         "order9" => ping_pong::<S, 9>(subject, calls),
-        _ => bulk(subject, name == "random", calls),
+        "order9bulk" => bulk::<S, 9>(subject, false, calls / 64),
+        "mix" => mix(subject, calls),
+        _ => bulk::<S, 0>(subject, name == "random", calls),
     }
 }
 
@@ -97,12 +99,26 @@ fn ping_pong<S: Subject, const ORDER: u8>(subject: &S, calls: u32) {
     }
 }
 
-fn bulk<S: Subject>(subject: &S, random: bool, calls: u32) {
+fn bulk<S: Subject, const ORDER: u8>(subject: &S, random: bool, calls: u32) {
     let mut held: Vec<_> = (0..calls / 2)
-        .map(|_| subject.alloc(0).expect("memory is free"))
+        .map(|_| subject.alloc(ORDER).expect("memory is free"))
         .collect();
     if random {
         crate::clock::Random(1).shuffle(&mut held);
     }
-    held.into_iter().for_each(|block| subject.free(block, 0));
+    held.into_iter()
+        .for_each(|block| subject.free(block, ORDER));
+}
+
+fn mix<S: Subject>(subject: &S, calls: u32) {
+    let mut random = crate::clock::Random(1);
+    let mut held: Vec<Option<(S::Block<'_>, u8)>> = (0..10_000).map(|_| None).collect();
+    for _ in 0..calls {
+        let slot = &mut held[random.below(10_000) as usize];
+        let order = random.below(10) as u8;
+        match slot.take() {
+            Some((block, order)) => subject.free(block, order),
+            None => *slot = subject.alloc(order).map(|block| (block, order)),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Measures framekeeper beside other allocators.
 //!
-//!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--json FILE]
+//!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
 
 mod clock;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let flag = |name: &str| args.iter().any(|arg| arg == name);
     match args.first().map(String::as_str) {
         Some("alloc") => {
-            let plan = workloads::Plan::new(flag("--quick"), option("--only"));
+            let plan = workloads::Plan::new(flag("--quick"), option("--only"), option("--subject"));
             let results = workloads::run(&plan);
             report::print(&results);
             if let Some(file) = option("--json")

@@ -29,10 +29,10 @@ fn held_frames(percent: u32) -> u32 {
 }
 
 /// Fills memory, frees at random down to `percent`, turns over, and counts.
-pub fn run<S: Subject>(percent: u32, threads: u32) -> Option<u32> {
+pub fn run<S: Subject>(percent: u32, threads: u32) -> u32 {
     let subject = S::new();
     let start = Barrier::new(threads as usize);
-    let mut count = None;
+    let mut count = 0;
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|cpu| {
@@ -66,7 +66,7 @@ pub fn run<S: Subject>(percent: u32, threads: u32) -> Option<u32> {
             .collect();
         subject.drain();
         let blocks: Vec<_> = std::iter::from_fn(|| subject.alloc(9)).collect();
-        count = Some(blocks.len() as u32);
+        count = blocks.len() as u32;
         for block in blocks {
             subject.free(block, 9);
         }

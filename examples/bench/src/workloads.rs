@@ -37,16 +37,24 @@ pub struct Plan {
     windows: usize,
     /// A prefix of the workloads' names.
     only: Option<String>,
+    /// The one subject that runs beside the yardsticks.
+    subject: Option<String>,
 }
 
 impl Plan {
     /// The full measurement, or one of a few seconds that shows only that everything runs.
-    pub fn new(quick: bool, only: Option<String>) -> Self {
+    pub fn new(quick: bool, only: Option<String>, subject: Option<String>) -> Self {
         Self {
             launches: if quick { 1 } else { 7 },
             windows: if quick { 5 } else { 41 },
             only,
+            subject,
         }
+    }
+
+    fn wants_subject(&self, name: &str) -> bool {
+        let yardstick = name.starts_with("stack");
+        yardstick || self.subject.as_deref().is_none_or(|only| name == only)
     }
 
     fn wants(&self, workload: &str) -> bool {
@@ -80,26 +88,29 @@ pub fn run(plan: &Plan) -> Vec<Row> {
     }
     for (percent, workload) in turnover::PERCENTS {
         for threads in [1, 2] {
-            // Counts hardly vary, so one launch is enough.
-            let mut count = |subject, blocks: Option<u32>| {
-                let key = (workload, threads, subject);
-                medians
-                    .entry(key)
-                    .or_default()
-                    .extend(blocks.map(f64::from));
-            };
             if plan.wants(workload) {
-                count(
-                    Framekeeper::NAME,
-                    turnover::run::<Framekeeper>(percent, threads),
-                );
-                count(Buddy::NAME, turnover::run::<Buddy>(percent, threads));
-                count(Bitmap::NAME, turnover::run::<Bitmap>(percent, threads));
-                count(Heap::NAME, turnover::run::<Heap>(percent, threads));
+                count::<Framekeeper>(plan, (percent, workload), threads, &mut medians);
+                count::<Buddy>(plan, (percent, workload), threads, &mut medians);
+                count::<Bitmap>(plan, (percent, workload), threads, &mut medians);
+                count::<Heap>(plan, (percent, workload), threads, &mut medians);
             }
         }
     }
     rows(medians)
+}
+
+/// One turnover of one subject. Counts hardly vary, so once is enough.
+fn count<S: Subject>(
+    plan: &Plan,
+    (percent, workload): (u32, &'static str),
+    threads: u32,
+    medians: &mut Medians,
+) {
+    if plan.wants_subject(S::NAME) {
+        let blocks = turnover::run::<S>(percent, threads);
+        let key = (workload, threads, S::NAME);
+        medians.entry(key).or_default().push(f64::from(blocks));
+    }
 }
 
 fn rows(medians: Medians) -> Vec<Row> {
@@ -128,7 +139,7 @@ fn launch_of<S: Subject>(plan: &Plan, threads: u32, group: &[&'static str], medi
         .copied()
         .filter(|name| S::hosts(name))
         .collect();
-    if group.is_empty() {
+    if group.is_empty() || !plan.wants_subject(S::NAME) {
         return;
     }
     let subject = S::new();

@@ -1,0 +1,35 @@
+//! What compaction asks of the allocator.
+//!
+//! Owns: access to the zones by index, past the pagesets. Invariants: a block taken here has one owner, the caller.
+//! Lock ranks: `Shard`. Used by: reclaim (compaction).
+
+use super::PageAllocator;
+use crate::addr::NodeId;
+use crate::platform::{IrqOff, Platform};
+use crate::zone::{Block, Zone};
+
+impl<P: Platform> PageAllocator<P> {
+    /// Number of zones.
+    pub(crate) fn zone_count(&self) -> u32 {
+        self.nodes.zones().len() as u32
+    }
+
+    /// The zones of a node: index and zone.
+    pub(crate) fn zones_of(
+        &self,
+        node: NodeId,
+    ) -> impl Iterator<Item = (u32, &'static Zone<P>)> + use<P> {
+        (0..)
+            .zip(self.nodes.zones())
+            .filter(move |(_, zone)| zone.node == node)
+            .map(|(index, zone)| (index, &zone.zone))
+    }
+
+    /// Gives a block straight back to its zone, so that it merges with its neighbours at once.
+    pub(crate) fn give_to_zone(&self, block: Block, off: &IrqOff<P>) {
+        if let Some(index) = self.nodes.zone_of(block.pfn()) {
+            let given = self.nodes.zone(index).give(block, off);
+            debug_assert!(given.is_ok(), "a block that was taken from the zone");
+        }
+    }
+}

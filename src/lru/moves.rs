@@ -1,0 +1,268 @@
+//! What each batched move does to a frame when its batch is drained.
+//!
+//! Owns: the rule of every [`Move`]; applying a batch, one lruvec at a time.
+//! Invariants: a rule is decided under the lruvec's lock and takes effect in the same step that drops the batch's reference,
+//! if `LRU` is still set then. So whoever won the frame meanwhile keeps it, on the list that its flags name, and a frame whose
+//! last reference was the batch's is not linked. At most one batch's frames are moved under one hold.
+//! Lock ranks: `LruVec`, one at a time. Used by: batch.
+
+use arrayvec::ArrayVec;
+
+use super::batch::{BATCH, Dead, Move, Waiting};
+use super::lock::Locked;
+use super::lruvec::End;
+use super::{LruVecIndex, View};
+use crate::frame::{Flags, FrameNo, Put, Settled, State, Unlinked};
+use crate::platform::{IrqOff, Platform};
+
+/// Where a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Plan {
+    set: Flags,
+    clear: Flags,
+    end: End,
+}
+
+/// What a move makes of a frame with these flags; `None` if it does not apply to it (any more).
+fn plan(kind: Move, flags: Flags) -> Option<Plan> {
+    if !flags.contains(Flags::LRU) || flags.contains(Flags::UNEVICTABLE) {
+        return None;
+    }
+    let plan = |set, clear, end| Some(Plan { set, clear, end });
+    let used = Flags::ACTIVE | Flags::REFERENCED;
+    let (head, tail, none) = (End::Head, End::Tail, Flags::empty());
+    match kind {
+        Move::Activate if !flags.contains(Flags::ACTIVE) => plan(Flags::ACTIVE, none, head),
+        Move::Deactivate if flags.contains(Flags::ACTIVE) => plan(none, used, head),
+        // Not worth a look before it is written; then it is rotated to the old end.
+        Move::DeactivateFile if flags.intersects(Flags::DIRTY | Flags::WRITEBACK) => {
+            plan(Flags::RECLAIM, used, head)
+        }
+        Move::DeactivateFile => plan(none, used, tail),
+        Move::LazyFree if !flags.intersects(Flags::FILE | Flags::LAZYFREE) => {
+            plan(Flags::LAZYFREE, used, head)
+        }
+        Move::Rotate => plan(none, Flags::ACTIVE, tail),
+        _ => None,
+    }
+}
+
+/// Where a frame that comes (back) to the LRU goes: the flags it gets.
+pub(super) fn flags_on_list(flags: Flags) -> Flags {
+    if flags.intersects(Flags::LOCKED) {
+        (flags | Flags::LRU | Flags::UNEVICTABLE) - Flags::ACTIVE
+    } else {
+        (flags | Flags::LRU) - Flags::UNEVICTABLE
+    }
+}
+
+impl Move {
+    /// Whether the move is worth queueing for a frame with these flags.
+    pub(crate) fn applies(self, flags: Flags) -> bool {
+        // What was rotated while dirty would be looked at before it can go.
+        let unclean = self == Self::Rotate && flags.intersects(Flags::DIRTY | Flags::WRITEBACK);
+        !unclean && plan(self, flags).is_some()
+    }
+}
+
+impl<P: Platform> View<'_, P> {
+    /// Moves a batch, one lruvec at a time, and drops its references.
+    pub(super) fn apply(self, batch: Waiting, kind: Move, off: &IrqOff<P>) -> Dead {
+        let mut dead = Dead::new();
+        // References still to be dropped, after the lock.
+        let mut late = Waiting::new();
+        let mut held = None;
+        for frame in self.grouped(batch) {
+            let record = self.frames.record(frame);
+            if kind == Move::Add {
+                // Only the batch still wants it: never link what is about to be freed.
+                if record.count() == 1 && record.freeze(1) {
+                    dead.push(frame);
+                    continue;
+                }
+            } else if plan(kind, record.flags()).is_none() {
+                late.push(frame);
+                continue;
+            }
+            held = self.relock(frame, held.take(), off);
+            let Some(held) = &mut held else {
+                late.push(frame);
+                continue;
+            };
+            let settled = match kind {
+                Move::Add => self.link_new(held, frame),
+                kind => self.relink(held, frame, kind),
+            };
+            match settled {
+                Settled::Shared => {}
+                Settled::Last => dead.push(frame),
+                Settled::Lost => late.push(frame),
+            }
+        }
+        drop(held);
+        dead.extend(late.into_iter().filter(|&frame| self.put_is_last(frame)));
+        dead
+    }
+
+    fn put_is_last(self, frame: FrameNo) -> bool {
+        self.frames.record(frame).put() == Put::Last
+    }
+
+    /// The frames in order of their lruvecs: those of alternating owners would cost a lock each, so they cost one for each
+    /// lruvec. Only a hint: an owner that changes after this costs another lock, `relock` keeps the result right. Stable, so
+    /// the frames of one lruvec keep the order in which they were queued.
+    #[inline]
+    fn grouped(self, batch: Waiting) -> Waiting {
+        let owner = |frame: &FrameNo| self.frames.record(*frame).owner();
+        let first = batch.first().and_then(owner);
+        if batch.iter().all(|frame| owner(frame) == first) {
+            return batch;
+        }
+        let mut keyed: ArrayVec<(Option<LruVecIndex>, u8, FrameNo), BATCH> = (0u8..)
+            .zip(&batch)
+            .map(|(i, &frame)| (self.lruvec_of(frame), i, frame))
+            .collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, _, frame)| frame).collect()
+    }
+
+    /// Links a frame that is on no list, where its flags say, and drops the caller's reference. `Last` if nobody else had
+    /// one: the frame is on no list.
+    #[inline]
+    pub(super) fn link_new(self, held: &mut Locked<'_, P>, frame: FrameNo) -> Settled {
+        let record = self.frames.record(frame);
+        loop {
+            let state = record.state();
+            let flags = flags_on_list(state.flags());
+            if flags.contains(Flags::UNEVICTABLE) && !state.flags().contains(Flags::UNEVICTABLE) {
+                record.set_mlocks(0);
+            }
+            held.lruvec
+                .insert(self.frames, frame, state, flags, End::Head);
+            // LRU is set in the step that drops the reference: a last put elsewhere comes before it, and then this one was
+            // not the last; or after it, and then it sees LRU, waits for this lock, and unlinks.
+            let settled = record.settle(|now| {
+                let now = flags_on_list(now);
+                let same = now.bits() ^ flags.bits();
+                (same & (Flags::UNEVICTABLE | Flags::ACTIVE).bits() == 0).then_some(now)
+            });
+            if settled == Settled::Shared {
+                return settled;
+            }
+            // Locked, unlocked or last meanwhile.
+            self.take_out(held, frame, state, flags);
+            if settled == Settled::Last {
+                return settled;
+            }
+        }
+    }
+
+    /// Applies a move to a frame on a list of `held`, and drops the batch's reference unless `Lost`.
+    #[inline]
+    fn relink(self, held: &mut Locked<'_, P>, frame: FrameNo, kind: Move) -> Settled {
+        let record = self.frames.record(frame);
+        let state = record.state();
+        let old = state.flags();
+        let Some(Plan { set, clear, end }) = plan(kind, old) else {
+            return Settled::Lost;
+        };
+        let new = (old | set) - clear;
+        if self.take_out(held, frame, state, old) == Unlinked::Damaged {
+            return Settled::Lost;
+        }
+        held.lruvec.insert(self.frames, frame, state, new, end);
+        // Only the winner of LRU changes what names the list, and LRU is set again only under this lock: if it is set, the
+        // frame still is where `old` said.
+        let settled = record.settle(|now| now.contains(Flags::LRU).then_some((now | set) - clear));
+        match settled {
+            Settled::Shared => count(held, kind, old, state),
+            Settled::Last => {
+                self.take_out(held, frame, state, new);
+            }
+            Settled::Lost => {
+                // Someone won it and waits for this lock: it must be on the list that its flags name.
+                self.take_out(held, frame, state, new);
+                held.lruvec
+                    .insert(self.frames, frame, state, old, End::Head);
+            }
+        }
+        settled
+    }
+
+    /// Unlinks; damaged links stay as they are, for `check()` to find.
+    #[inline]
+    pub(super) fn take_out(
+        self,
+        held: &mut Locked<'_, P>,
+        frame: FrameNo,
+        state: State,
+        flags: Flags,
+    ) -> Unlinked {
+        let unlinked = held.lruvec.take_out(self.frames, frame, state, flags);
+        debug_assert_eq!(
+            unlinked,
+            Unlinked::Done,
+            "frame {} has damaged links",
+            self.frames.pfn(frame)
+        );
+        unlinked
+    }
+}
+
+fn count<P: Platform>(held: &mut Locked<'_, P>, kind: Move, old: Flags, state: State) {
+    let moves = &mut held.lruvec.moves;
+    let frames = state.frames();
+    match kind {
+        Move::Activate => moves.activated += frames,
+        Move::LazyFree => moves.lazy_freed += frames,
+        Move::Rotate => moves.rotated += frames,
+        Move::DeactivateFile if !old.intersects(Flags::DIRTY | Flags::WRITEBACK) => {
+            moves.rotated += frames;
+        }
+        _ => {}
+    }
+    if matches!(kind, Move::Deactivate | Move::DeactivateFile) && old.contains(Flags::ACTIVE) {
+        moves.deactivated += frames;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_deactivated_to_the_end_that_its_state_asks_for() {
+        // reclaim.md 2.3
+        let active = Flags::LRU | Flags::FILE | Flags::ACTIVE | Flags::REFERENCED;
+        for (flags, set, end) in [
+            (active, Flags::empty(), End::Tail),
+            (active | Flags::DIRTY, Flags::RECLAIM, End::Head),
+            (active | Flags::WRITEBACK, Flags::RECLAIM, End::Head),
+            (Flags::LRU | Flags::FILE, Flags::empty(), End::Tail),
+        ] {
+            let clear = Flags::ACTIVE | Flags::REFERENCED;
+            let expected = Some(Plan { set, clear, end });
+            assert_eq!(plan(Move::DeactivateFile, flags), expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn no_move_applies_to_a_frame_that_is_isolated_or_unevictable() {
+        for kind in [
+            Move::Rotate,
+            Move::DeactivateFile,
+            Move::Deactivate,
+            Move::LazyFree,
+            Move::Activate,
+        ] {
+            for active in [Flags::empty(), Flags::ACTIVE] {
+                assert_eq!(plan(kind, active), None, "{kind:?}");
+                assert_eq!(plan(kind, active | Flags::LRU | Flags::UNEVICTABLE), None);
+            }
+        }
+        assert!(!Move::Activate.applies(Flags::LRU | Flags::ACTIVE));
+        assert!(!Move::Deactivate.applies(Flags::LRU));
+        assert!(!Move::LazyFree.applies(Flags::LRU | Flags::FILE));
+        assert!(!Move::Rotate.applies(Flags::LRU | Flags::DIRTY));
+    }
+}

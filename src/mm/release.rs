@@ -1,0 +1,113 @@
+//! Last references.
+//!
+//! Owns: putting references back, one or many; freeing what has none.
+//! Invariants: a dead frame leaves its list, its group, and returns to the allocator, in that order. At most 32 frames leave lists
+//! under one hold of an lruvec's lock.
+//! Lock ranks: takes `LruVec`, then `Pageset`, `Shard`, one after the other. Used by: mm, reclaim, kernels.
+
+use arrayvec::ArrayVec;
+
+use super::{Folio, Mm};
+use crate::addr::Order;
+use crate::frame::{FrameNo, Put};
+use crate::lru::SCAN;
+use crate::platform::{IrqOff, Platform};
+use crate::sync::atomic::Ordering;
+use crate::zone::Block;
+
+impl<P: Platform> Mm<P> {
+    /// Drops many references at the price of few: folios whose last one goes leave their lists, their groups and return to the
+    /// allocator together, 32 at a time, in order of their lruvecs.
+    pub fn release_all<'m>(&'m self, folios: impl IntoIterator<Item = Folio<'m, P>>) {
+        let mut dead = ArrayVec::<FrameNo, SCAN>::new();
+        for folio in folios {
+            if !core::ptr::eq(folio.mm(), self) {
+                continue; // another instance's: its drop frees it there
+            }
+            let frame = folio.0.frame;
+            core::mem::forget(folio);
+            if !self.put_is_last(frame) {
+                continue;
+            }
+            dead.push(frame);
+            if dead.is_full() {
+                self.free_grouped(&mut dead);
+            }
+        }
+        self.free_grouped(&mut dead);
+    }
+
+    /// Drops one reference; frees the folio with the last.
+    #[inline]
+    pub(super) fn put(&self, frame: FrameNo) {
+        if self.put_is_last(frame) {
+            self.free_dead(&[frame], &IrqOff::new());
+        }
+    }
+
+    #[inline]
+    fn put_is_last(&self, frame: FrameNo) -> bool {
+        match self.frames.record(frame).put() {
+            Put::Shared => false,
+            Put::Last => true,
+            Put::Refused => {
+                self.refused_puts.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    fn free_grouped(&self, dead: &mut ArrayVec<FrameNo, SCAN>) {
+        let owner = |frame: &FrameNo| self.frames.record(*frame).owner();
+        let first = dead.first().and_then(owner);
+        if dead.iter().any(|frame| owner(frame) != first) {
+            dead.sort_unstable_by_key(|&frame| (self.view().lruvec_of(frame), owner(&frame)));
+        }
+        self.free_dead(dead, &IrqOff::new());
+        dead.clear();
+    }
+
+    /// Frees frames without references: off their lists, out of their groups, back to the allocator.
+    #[inline]
+    pub(crate) fn free_dead(&self, dead: &[FrameNo], off: &IrqOff<P>) {
+        if !dead.is_empty() {
+            self.free_some(dead, off);
+        }
+    }
+
+    fn free_some(&self, dead: &[FrameNo], off: &IrqOff<P>) {
+        for dead in dead.chunks(SCAN) {
+            self.view().remove_dead(dead, off);
+            // One uncharge for a run of frames of one owner.
+            let mut run = None;
+            let mut uncharge = |next: Option<(u32, u64)>| {
+                match (&mut run, next) {
+                    (Some((owner, frames)), Some((next, more))) if *owner == next => {
+                        *frames += more;
+                        return;
+                    }
+                    (Some((owner, frames)), _) => self.memcgs.uncharge(*owner, *frames, off),
+                    (None, _) => {}
+                }
+                run = next;
+            };
+            let mut blocks = ArrayVec::<(FrameNo, Order), SCAN>::new();
+            for &frame in dead {
+                let record = self.frames.record(frame);
+                let order = record.order();
+                if let Some(owner) = record.owner() {
+                    self.view().leave_states(frame, off);
+                    record.set_owner(None);
+                    uncharge(Some((owner, order.frames())));
+                }
+                blocks.push((frame, order));
+            }
+            uncharge(None);
+            self.alloc.free_blocks(
+                blocks
+                    .into_iter()
+                    .map(|(frame, order)| Block::new(self.frames.pfn(frame), order)),
+            );
+        }
+    }
+}
