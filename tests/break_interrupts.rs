@@ -104,7 +104,7 @@ fn setup() -> State {
 type Operation = (&'static str, fn(&State));
 
 /// What a kernel may do, in a thread.
-const OPERATIONS: [Operation; 15] = [
+const OPERATIONS: [Operation; 20] = [
     ("create", |s| _ = s.mm.create_memcg(s.parent)),
     ("remove", |s| _ = s.mm.remove_memcg(s.child)),
     ("limit", |s| _ = s.mm.set_memcg_max(s.child, 31)),
@@ -131,6 +131,33 @@ const OPERATIONS: [Operation; 15] = [
         for _ in 0..2 {
             s.listed.mark_accessed();
             s.queued.mark_accessed();
+        }
+    }),
+    ("write", |s| {
+        s.listed.start_writeback();
+        s.listed.deactivate_file();
+        s.listed.end_writeback();
+        s.listed.move_tail();
+        s.queued.move_tail();
+    }),
+    ("lock", |s| {
+        s.listed.mlock();
+        s.queued.mlock();
+        s.listed.munlock();
+    }),
+    ("keep", |s| {
+        s.listed.keep_from_reclaim();
+        s.listed.let_reclaim();
+    }),
+    ("batches off", |s| drop(s.mm.batches_off())),
+    ("split", |s| {
+        let order = Order::new(1).unwrap();
+        if let Ok(pages) = s.mm.try_alloc(Request::new(order)) {
+            let folio = pages.try_charge_to(s.mm, s.parent).unwrap();
+            folio.add_to_lru(Backing::File).unwrap();
+            if let Ok(parts) = folio.split(Order::ZERO) {
+                s.mm.release_all(parts);
+            }
         }
     }),
     ("isolate", |s| drop(s.listed.isolate())),

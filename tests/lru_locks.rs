@@ -214,7 +214,8 @@ fn a_physical_scan_of_alternating_owners_holds_one_lock_at_a_time_for_at_most_32
     assert_eq!(host::most_held_of(Rank::LruVec), 1);
     mm.check().unwrap();
     // Of one owner: a lock for every 32 frames.
-    mm.release_all(folios);
+    drop(folios);
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
     let folios = listed(&mm, groups[0], Backing::Anon, 320);
     let first = folios.iter().map(|folio| folio.pfn().0).min().unwrap();
     let range = FrameRange::new(Pfn(first), Pfn(first + 320));

@@ -332,6 +332,17 @@ fn a_page_that_is_used_gets_a_second_chance_and_one_that_is_not_goes_first() {
 }
 
 #[test]
+fn the_last_page_of_a_group_is_within_reach_of_one_reclaim_even_if_it_was_used_twice() {
+    let mm = machine(600, 1, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let page = faults(&mm, group, Backing::Anon, 1, ACCESSED)[0];
+    mm.try_get(page).unwrap().mark_accessed();
+    // The first round makes it active; the second deactivates it and must look at it again.
+    assert_eq!(mm.shrink_memcg(group, 1).unwrap().freed, 1);
+    mm.check().unwrap();
+}
+
+#[test]
 fn a_cpu_without_batches_of_its_own_is_served_directly() {
     // misuse 27
     let mm = machine(300, 1, 2);

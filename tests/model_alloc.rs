@@ -8,12 +8,26 @@ mod machine;
 use std::collections::BTreeMap;
 
 use framekeeper::boot::BootMap;
+use framekeeper::node::Tuning;
+use framekeeper::pageset::tune::Policy;
 use framekeeper::{
     AllocError, Config, CpuId, Mobility, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr,
     RawError, Request, ZoneKind,
 };
 use host::{Host, run_as};
 use machine::{Random, allocator, one_region};
+
+/// Pagesets of today's rule, which parks more and caches in zones of any size.
+fn automatic(cpus: u32) -> Config {
+    Config {
+        cpus,
+        tuning: Tuning {
+            policy: Policy::Auto,
+            ..Tuning::default()
+        },
+        ..Config::default()
+    }
+}
 
 const KINDS: [Mobility; 3] = [
     Mobility::Unmovable,
@@ -122,11 +136,7 @@ fn random_walk(map: BootMap, config: &Config, max_order: u64, steps: u32, seed: 
 
 #[test]
 fn random_blocks_of_one_small_zone_are_never_out_twice_and_all_come_back() {
-    let config = Config {
-        cpus: 2,
-        ..Config::default()
-    };
-    random_walk(one_region(1 << 20, 5000), &config, 4, 20_000, 1);
+    random_walk(one_region(1 << 20, 5000), &automatic(2), 4, 20_000, 1);
 }
 
 #[test]
@@ -136,6 +146,7 @@ fn random_blocks_of_four_gib_come_back_up_to_order_18() {
         ..Config::default()
     };
     random_walk(one_region(1 << 20, 1 << 20), &config, 18, 6_000, 2);
+    random_walk(one_region(1 << 20, 1 << 20), &automatic(3), 9, 6_000, 4);
 }
 
 #[test]
@@ -178,10 +189,7 @@ fn four_thousand_scattered_frames_serve_four_thousand_requests() {
 #[test]
 fn frames_parked_by_another_cpu_are_found_before_a_request_fails() {
     // misuse 59: memory out while pagesets elsewhere are full
-    let config = Config {
-        cpus: 2,
-        ..Config::default()
-    };
+    let config = automatic(2);
     let allocator = allocator(one_region(1 << 20, 512), &config).unwrap();
     run_as(1);
     drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());

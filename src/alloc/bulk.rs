@@ -5,8 +5,8 @@
 
 use arrayvec::ArrayVec;
 
-use super::place::{Place, Sort};
-use super::{PageAllocator, Pages};
+use super::place::Sort;
+use super::{Contents, PageAllocator, Pages};
 use crate::addr::{CpuId, Order, Pfn};
 use crate::pageset::{CHUNK_FRAMES, ListId};
 use crate::platform::{IrqOff, Platform};
@@ -35,9 +35,9 @@ impl<P: Platform> PageAllocator<P> {
                 continue;
             };
             let (_, order) = block.into_parts();
-            if order != Order::ZERO {
+            if order != Order::ZERO || self.config.contents != Contents::Keep {
                 let sort = Sort::new(order, ListId::new(order, mobility));
-                self.free(Place::new(zone, frame, sort));
+                self.free(self.place_of(zone, frame, sort));
                 continue;
             }
             if batch.frames.is_full() || (batch.zone, batch.mobility) != (zone, mobility) {
@@ -69,7 +69,7 @@ impl<P: Platform> PageAllocator<P> {
             while let Some(&frame) = batch.frames.last() {
                 if !cache.push(list, frame) {
                     let pressure = entry.pressure();
-                    match cache.push_growing(list, Order::ZERO, frame, pressure, zone, &off) {
+                    match cache.push_growing(list, frame, pressure, zone, &off) {
                         Some(trim) => cache.trim(list, trim.min(DRAIN_FRAMES), zone, &off),
                         None => break,
                     }
@@ -111,11 +111,11 @@ impl<P: Platform> PageAllocator<P> {
         };
         let zone = self.nodes.zone(index);
         // What is parked meanwhile stays: a busy owner cannot keep this call for ever.
-        let mut left = pageset.lock(off).parked();
+        let mut left = pageset.lock(off).load();
         while left > 0 {
             let mut cache = pageset.lock(off);
             let step = left.min(DRAIN_FRAMES);
-            if cache.parked() == 0 {
+            if cache.load() == 0 {
                 return;
             }
             cache.trim(ListId::FIRST, step, zone, off);

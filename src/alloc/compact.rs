@@ -28,6 +28,7 @@ impl<P: Platform> PageAllocator<P> {
     /// Gives a block straight back to its zone, so that it merges with its neighbours at once.
     pub(crate) fn give_to_zone(&self, block: Block, off: &IrqOff<P>) {
         if let Some(index) = self.nodes.zone_of(block.pfn()) {
+            self.clear(|| block.frames());
             let given = self.nodes.zone(index).give(block, off);
             debug_assert!(given.is_ok(), "a block that was taken from the zone");
         }

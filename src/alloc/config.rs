@@ -6,7 +6,8 @@
 
 use core::fmt;
 
-use crate::addr::{CpuId, NodeId};
+use super::Contents;
+use crate::addr::{CpuId, NodeId, PhysAddr};
 use crate::boot::{MemoryError, StorageFull};
 use crate::node::{MAX_NODES, Tuning, ZoneLimits};
 
@@ -36,8 +37,10 @@ pub struct Config {
     pub shards: Option<u32>,
     /// Frames that one CPU may park in one zone, at most. Default 4096. Costs 4 bytes a frame, CPU and zone.
     pub pageset_slots: u32,
-    /// Watermarks and pageset limits. Default: as Linux computes them today.
+    /// Watermarks and pageset limits. Default: Linux's watermarks, and pagesets of a fixed size.
     pub tuning: Tuning,
+    /// What is done to the contents of frames. Default: nothing.
+    pub contents: Contents,
     /// Whether to keep the codes (a quarter of a byte a frame) that [`try_from_raw`](super::PageAllocator::try_from_raw)
     /// needs. Default true.
     pub raw_codes: bool,
@@ -54,6 +57,7 @@ impl Default for Config {
             shards: None,
             pageset_slots: 4096,
             tuning: Tuning::default(),
+            contents: Contents::Keep,
             raw_codes: true,
         }
     }
@@ -77,6 +81,8 @@ pub enum InitError {
     ScaleFactor(u32),
     /// `Tuning::fraction` is below 8.
     Fraction(u32),
+    /// Contents are to be changed, and the direct map does not reach this memory.
+    Unmapped(PhysAddr),
     /// A zone would span 2^32 frames or more, which its frame numbers cannot express.
     ZoneTooLarge(NodeId),
     /// The metadata could not be placed.
@@ -178,6 +184,10 @@ impl fmt::Display for InitError {
                     "pagesets may hold a part of at most an eighth, not 1/{fraction}"
                 )
             }
+            Self::Unmapped(address) => write!(
+                f,
+                "the direct map does not reach {address}, so contents cannot be changed: keep them or map it"
+            ),
             Self::ZoneTooLarge(node) => write!(
                 f,
                 "a zone of node {} spans 2^32 frames or more: use larger pages or split the node",

@@ -7,8 +7,9 @@
 
 use super::place::Place;
 use super::request::Nodes;
-use super::{AllocError, PageAllocator, Pages, Request};
-use crate::addr::{CpuId, Order, Pfn};
+use super::{AllocError, Contents, PageAllocator, Pages, Request};
+use crate::addr::{CpuId, FrameRange, Order, Pfn};
+use crate::boot::fill_frames;
 use crate::platform::{IrqOff, Platform};
 use crate::zone::Block;
 
@@ -24,7 +25,19 @@ impl<P: Platform> PageAllocator<P> {
             && request.sort().is_cached()
             && let Some(pages) = self.alloc_parked(request)
         {
+            if request.is_zeroed() {
+                fill_frames::<P>(pages.frames(), 0);
+            }
             return Ok(pages);
+        }
+        self.alloc_slowly(request)
+    }
+
+    /// The other ways, with what must be done to the block's contents.
+    #[inline(never)]
+    fn alloc_slowly(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
+        if self.config.contents != Contents::Keep || request.is_zeroed() {
+            return self.alloc_checked(request);
         }
         self.alloc_refilling(request)
     }
@@ -35,7 +48,7 @@ impl<P: Platform> PageAllocator<P> {
         let off = IrqOff::<P>::new();
         let first = self.nodes.first(off.cpu(), request.highest())?;
         let mut cache = self.pagesets.at(first.pageset)?.try_lock(&off)?;
-        let frame = cache.pop(request.sort().list(), request.sort().frames())?;
+        let frame = cache.pop(request.sort().list())?;
         Some(Pages {
             allocator: self,
             place: Place::cached(first.zone, frame, request.sort()),
@@ -43,8 +56,7 @@ impl<P: Platform> PageAllocator<P> {
     }
 
     /// The next way: a batch from the first zone.
-    #[inline(never)]
-    fn alloc_refilling(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
+    pub(super) fn alloc_refilling(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
         request.check()?;
         let off = IrqOff::<P>::new();
         let cpu = off.cpu();
@@ -124,7 +136,7 @@ impl<P: Platform> PageAllocator<P> {
         let frame = (pfn.0 - zone.base().0) as u32;
         Some(Pages {
             allocator: self,
-            place: Place::new(index, frame, request.sort()),
+            place: self.place_of(index, frame, request.sort()),
         })
     }
 
@@ -149,7 +161,7 @@ impl<P: Platform> PageAllocator<P> {
         )?;
         Some(Pages {
             allocator: self,
-            place: Place::cached(index, frame, request.sort()),
+            place: self.place_of(index, frame, request.sort()),
         })
     }
 
@@ -176,12 +188,17 @@ impl<P: Platform> PageAllocator<P> {
         let (order, list) = (place.sort().order(), place.sort().list());
         let entry = &self.nodes.zones()[usize::from(index)];
         let zone = &entry.zone;
+        let pfn = Pfn(zone.base().0 + u64::from(frame));
+        self.clear(|| FrameRange::block(pfn, order));
         let mut off = IrqOff::<P>::new();
         let cpu = off.cpu();
-        let pageset = self.pagesets.of(cpu, place.row());
+        let pageset = match place.sort().is_cached() {
+            true => self.pagesets.of(cpu, u32::from(index)),
+            false => None,
+        };
         let parked = pageset.and_then(|pageset| {
             let mut cache = pageset.try_lock(&off)?;
-            let trim = cache.push_growing(list, order, frame, entry.pressure(), zone, &off)?;
+            let trim = cache.push_growing(list, frame, entry.pressure(), zone, &off)?;
             let batch = cache.limits().batch << order.get();
             if trim > 0 {
                 cache.trim(list, trim.min(batch), zone, &off);
@@ -189,7 +206,6 @@ impl<P: Platform> PageAllocator<P> {
             Some((pageset, trim.saturating_sub(batch), batch))
         });
         let Some((pageset, mut trim, batch)) = parked else {
-            let pfn = Pfn(zone.base().0 + u64::from(frame));
             let given = zone.give(Block::new(pfn, order), &off);
             // Only a corrupted zone refuses; it counts the fault, and the frames stay out.
             debug_assert_eq!(given, Ok(()), "{pfn} of order {order}");

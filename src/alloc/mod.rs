@@ -10,6 +10,7 @@ mod check;
 mod codes;
 mod compact;
 mod config;
+mod contents;
 mod fast;
 mod pages;
 mod place;
@@ -23,12 +24,14 @@ use crate::boot::{BootMap, Bump, Memory};
 use crate::node::{Nodes, Shape};
 use crate::pageset::Pagesets;
 use crate::platform::{IrqOff, Platform};
+use crate::sync::atomic::AtomicU64;
 use crate::zone::{Mobility, Zone};
 
 pub use check::{CheckError, PagesetCounts, ZoneCounts};
 use codes::Codes;
 pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
+pub use contents::{Contents, Damage, POISON};
 pub use pages::Pages;
 pub use request::{AllocError, Request};
 
@@ -39,6 +42,10 @@ pub struct PageAllocator<P: Platform> {
     /// By zone; empty if the instance keeps none.
     codes: &'static [Codes],
     config: Config,
+    /// Address of the last write to a free frame that was found, times 256, and the byte found there.
+    damage: AtomicU64,
+    /// Frames leaked for such writes.
+    leaked: AtomicU64,
     /// Bytes of metadata, for reports.
     metadata: usize,
 }
@@ -73,11 +80,22 @@ impl<P: Platform> PageAllocator<P> {
                 return Err(InitError::ZoneTooLarge(zone.node));
             }
         }
+        if config.contents != Contents::Keep {
+            for (_, frames) in map.usable_frames(P::PAGE_SHIFT) {
+                let last = Pfn(frames.end().0 - 1);
+                for address in [frames.start(), last].map(|pfn| pfn.addr(P::PAGE_SHIFT)) {
+                    if P::direct_map(address).is_null() {
+                        return Err(InitError::Unmapped(address));
+                    }
+                }
+            }
+        }
         let shape = Shape {
             cpus: config.cpus,
             shards: config.shards,
             node_of: config.node_of,
             distance: config.distance,
+            fast: config.contents == Contents::Keep,
         };
         let start = bump.used();
         let zones = config.zones.zones(map, P::PAGE_SHIFT);
@@ -95,12 +113,17 @@ impl<P: Platform> PageAllocator<P> {
             pagesets,
             codes,
             config: config.clone(),
+            damage: AtomicU64::new(0),
+            leaked: AtomicU64::new(0),
             metadata: bump.used() - start,
         })
     }
 
     /// Hands over the frames that the map leaves free. Once, after [`build`](Self::build).
     pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>) {
+        for (_, frames) in map.free_frames(P::PAGE_SHIFT) {
+            self.clear(|| frames);
+        }
         let refused = self.nodes.populate(map, &self.config.zones);
         debug_assert_eq!(refused, 0, "frames in pageblocks with too many holes");
         self.recompute();

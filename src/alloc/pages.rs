@@ -99,7 +99,7 @@ impl<'a, P: Platform> Pages<'a, P> {
                 let sort = Sort::new(order, ListId::new(order, mobility));
                 Ok(Self {
                     allocator,
-                    place: Place::new(zone, frame, sort),
+                    place: allocator.place_of(zone, frame, sort),
                 })
             }
             None => Err(block),

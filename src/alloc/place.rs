@@ -68,12 +68,6 @@ impl Sort {
         ListId::from_number((self.0 >> LIST_AT) as u8)
     }
 
-    /// Length of the block.
-    #[inline]
-    pub(super) const fn frames(self) -> u32 {
-        1 << ((self.0 >> ORDER_AT) & 31)
-    }
-
     /// The order.
     #[inline]
     pub(super) fn order(self) -> Order {
@@ -97,6 +91,12 @@ impl Place {
         } else {
             Self(place.0 | UNCACHED)
         }
+    }
+
+    /// The same place, where the fast way of a free does not find a pageset.
+    #[inline]
+    pub(super) const fn past_fast_way(self) -> Self {
+        Self(self.0 | UNCACHED)
     }
 
     /// Index of the zone.

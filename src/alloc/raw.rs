@@ -3,7 +3,7 @@
 //! Owns: [`PageAllocator::try_from_raw`]. Invariants: of two calls for one given block at most one succeeds.
 //! Lock ranks: none. Used by: those who store frames as numbers.
 
-use super::place::{Place, Sort};
+use super::place::Sort;
 use super::{PageAllocator, Pages, RawError};
 use crate::addr::{Order, Pfn};
 use crate::pageset::ListId;
@@ -25,7 +25,7 @@ impl<P: Platform> PageAllocator<P> {
         let sort = Sort::new(order, ListId::new(order, mobility));
         Ok(Pages {
             allocator: self,
-            place: Place::new(zone, frame, sort),
+            place: self.place_of(zone, frame, sort),
         })
     }
 }

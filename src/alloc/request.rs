@@ -38,6 +38,8 @@ const MOBILITY_AT: u32 = 0;
 const HIGHEST_AT: u32 = 8;
 /// Whether the highest zone was named, and does not follow from the mobility.
 const NAMED: u64 = 1 << 15;
+/// Whether the block is to be zero.
+const ZEROED: u64 = 1 << 14;
 const NODES_AT: u32 = 16;
 const NODE_AT: u32 = 24;
 const BYTE: u64 = 0xff;
@@ -75,6 +77,18 @@ impl Request {
 
     const fn with_highest(self, highest: ZoneKind) -> Self {
         Self(self.0 & !(3 << HIGHEST_AT) | (highest as u64) << HIGHEST_AT)
+    }
+
+    /// All bytes zero. The direct map must reach the memory.
+    #[inline]
+    pub const fn zeroed(self) -> Self {
+        Self(self.0 | ZEROED)
+    }
+
+    /// Whether the block is to be zero.
+    #[inline]
+    pub(super) const fn is_zeroed(self) -> bool {
+        self.0 & ZEROED != 0
     }
 
     /// From this node, or else from the nearest to it that has a block.
@@ -168,6 +182,8 @@ pub enum AllocError {
     NoSuchZone(ZoneKind),
     /// No zone that may serve is long enough for the order.
     TooLarge(Order),
+    /// Every block that was tried had been written to while it was free.
+    Damaged,
     /// Nothing is free; the zone is the one that was asked first.
     OutOfMemory {
         /// Its node.
@@ -186,6 +202,7 @@ impl fmt::Display for AllocError {
             Self::NoSuchNode(node) => write!(f, "there is no node {}", node.0),
             Self::NoSuchZone(kind) => write!(f, "no zone up to {kind} has memory on the nodes asked for"),
             Self::TooLarge(order) => write!(f, "no zone is long enough for a block of order {order}"),
+            Self::Damaged => f.write_str("every block that was tried was written to while free"),
             Self::OutOfMemory { node, zone } => {
                 write!(f, "node {} zone {zone} and those below it have no free block", node.0)
             }

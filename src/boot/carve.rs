@@ -259,6 +259,43 @@ impl<'s> Bump<'s> {
     }
 }
 
+/// Writes `byte` over every byte of the frames. Frames that the direct map does not reach are left alone.
+///
+/// The frames must be of an instance of `P` and owned by the caller, so that nobody else uses their contents.
+pub(crate) fn fill_frames<P: Platform>(frames: FrameRange, byte: u8) {
+    for pfn in frames.iter() {
+        let Some(start) = NonNull::new(P::direct_map(pfn.addr(P::PAGE_SHIFT))) else {
+            continue;
+        };
+        // SAFETY: the platform promised a pointer that is valid for every byte of an instance's memory; pages are mapped
+        // whole, and the caller owns this one.
+        unsafe { start.write_bytes(byte, 1 << P::PAGE_SHIFT) };
+    }
+}
+
+/// The first byte of the frames that is not `byte`, as an offset, and what it is. Frames that the direct map does not
+/// reach are passed over. The caller owns the frames, as for [`fill_frames`].
+pub(crate) fn find_other<P: Platform>(frames: FrameRange, byte: u8) -> Option<(Pfn, u32, u8)> {
+    let expected = u64::from_ne_bytes([byte; 8]);
+    for pfn in frames.iter() {
+        let Some(start) = NonNull::new(P::direct_map(pfn.addr(P::PAGE_SHIFT))) else {
+            continue;
+        };
+        for at in (0..1usize << P::PAGE_SHIFT).step_by(8) {
+            // SAFETY: `at` is below the page size, and pages are mapped whole.
+            let word = unsafe { start.add(at) }.cast::<u64>();
+            // SAFETY: as in `fill_frames`; a page's words are aligned. Volatile: a stray writer may be at work now.
+            let found = unsafe { word.read_volatile() };
+            if found != expected {
+                let bytes = found.to_ne_bytes();
+                let i = bytes.iter().position(|&found| found != byte)?;
+                return Some((pfn, (at + i) as u32, bytes[i]));
+            }
+        }
+    }
+    None
+}
+
 /// The largest alignment of a slot.
 const MAX_ALIGN: usize = 4096;
 

@@ -11,7 +11,7 @@ mod error;
 mod map;
 mod regions;
 
-pub(crate) use carve::Bump;
+pub(crate) use carve::{Bump, fill_frames, find_other};
 pub use carve::{Memory, MemoryError, Storage, StorageError, StorageFull};
 pub use error::{MapError, RegionKind};
 pub use map::{BootMap, PHYS_LIMIT, TAKE_FLOOR};

@@ -95,29 +95,25 @@ impl FrameList {
     }
 
     /// Unlinks `frame`, which the caller knows to be on this list.
+    #[inline]
     pub(crate) fn remove(&mut self, frames: &FrameTable, frame: FrameNo) -> Unlinked {
+        // Each neighbour's record is looked up once: lookups are most of what this costs.
         let record = frames.record(frame);
         let (prev, next) = (load(&record.prev), load(&record.next));
-        let before = if prev == FrameNo::NONE {
-            self.head
-        } else {
-            load(&frames.record(prev).next)
-        };
-        let after = if next == FrameNo::NONE {
-            self.tail
-        } else {
-            load(&frames.record(next).prev)
-        };
-        if before != frame || after != frame || self.len == 0 {
+        let before = (prev != FrameNo::NONE).then(|| &frames.record(prev).next);
+        let after = (next != FrameNo::NONE).then(|| &frames.record(next).prev);
+        let points_here = |link: Option<&AtomicU32>, end| link.map_or(end, load) == frame;
+        if !points_here(before, self.head) || !points_here(after, self.tail) || self.len == 0 {
             return Unlinked::Damaged;
         }
-        if prev == FrameNo::NONE {
-            self.head = next;
+        match before {
+            Some(link) => store(link, next),
+            None => self.head = next,
         }
-        if next == FrameNo::NONE {
-            self.tail = prev;
+        match after {
+            Some(link) => store(link, prev),
+            None => self.tail = prev,
         }
-        link(frames, prev, next);
         store(&record.prev, FrameNo::NONE);
         store(&record.next, FrameNo::NONE);
         self.len -= 1;

@@ -4,7 +4,7 @@
 //! Invariants: the generation moves before the scan of the CPUs. A caller that queued something and then read generation g
 //! is served by any scan that moved the generation on from g: that scan began after the reading. Moved after the scan, it
 //! would tell a caller whose CPU the scan had passed already that it was served.
-//! Lock ranks: `LruBatch`, one at a time. A scan excludes other scans by a claim, and others wait: not for interrupt handlers.
+//! Lock ranks: `LruBatch`, one at a time. Scans that share are told apart by a claim, for which others wait a bounded while.
 //! Used by: mm.
 
 use super::View;
@@ -23,6 +23,9 @@ pub(super) struct DrainAll {
     /// One scan at a time.
     claimed: AtomicBool,
 }
+
+/// Looks at a claim that someone else has before a caller stops waiting for it.
+const PATIENCE: u32 = 16;
 
 /// Whether a drain that someone else began meanwhile will do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +58,19 @@ impl<P: Platform> View<'_, P> {
             all.claimed
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
         };
-        while claim().is_err() {
+        let mut claimed = claim().is_ok();
+        for _ in 0..PATIENCE {
+            if claimed {
+                break;
+            }
             P::relax();
+            claimed = claim().is_ok();
+        }
+        if !claimed {
+            // Scans do not disturb each other, so one of the caller's own will do; in an interrupt on top of the
+            // claimant it is the only one that can.
+            self.scan(&mut free);
+            return;
         }
         let early = !left_out::<P>("drain-all: the generation moves before the scan");
         if share == Share::None || all.generation.load(Ordering::Relaxed) == mine {

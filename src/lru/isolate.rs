@@ -118,8 +118,7 @@ impl<P: Platform> View<'_, P> {
                 next.0 += 1;
                 continue;
             };
-            held = self.relock(frame, held.take(), off);
-            if let Some(held) = &mut held {
+            if let Some(held) = self.hold(&mut held, frame, record, off) {
                 // Read again under the lock: only now does the order stand still.
                 let state = record.state();
                 self.take_out(held, frame, state, state.flags());
@@ -135,10 +134,11 @@ impl<P: Platform> View<'_, P> {
         let mut dead = Scanned::new();
         let mut held = None;
         for &frame in isolated {
-            held = self.relock(frame, held.take(), off);
-            let Some(held) = &mut held else { continue };
+            let record = self.frames.record(frame);
+            let Some(held) = self.hold(&mut held, frame, record, off) else {
+                continue;
+            };
             if left_out::<P>("putback: LRU is set before the reference is dropped") {
-                let record = self.frames.record(frame);
                 if record.put() == Put::Last {
                     dead.push(frame);
                 } else {
@@ -162,8 +162,7 @@ impl<P: Platform> View<'_, P> {
             let record = self.frames.record(frame);
             let state = record.state();
             if state.flags().contains(Flags::LRU) {
-                held = self.relock(frame, held.take(), off);
-                if let Some(held) = &mut held {
+                if let Some(held) = self.hold(&mut held, frame, record, off) {
                     self.take_out(held, frame, state, state.flags());
                 }
                 record.clear_dead(Flags::LRU);

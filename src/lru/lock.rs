@@ -1,6 +1,6 @@
 //! Finding a frame's lruvec: look up, lock, look again.
 //!
-//! Owns: [`View::lock`] and [`View::relock`].
+//! Owns: [`View::lock`] and [`View::hold`].
 //! Invariants: while an lruvec's lock is held, no owner that resolves to it can come to resolve elsewhere (reparenting holds
 //! that lock), so a lookup that agrees after the lock was taken stays right until the lock is dropped. Lruvecs and owner
 //! slots are type-stable: locking the wrong one is harmless.
@@ -8,25 +8,55 @@
 
 use super::View;
 use super::lruvec::LruVec;
-use crate::frame::FrameNo;
-use crate::memcg::LruVecIndex;
+use crate::frame::{FrameNo, Record};
+use crate::memcg::{LruVecIndex, OwnerIndex};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::Held;
 
 /// A locked lruvec, and which one it is.
 pub(crate) struct Locked<'a, P: Platform> {
     pub(crate) index: LruVecIndex,
+    /// An owner that resolves to it for as long as it is locked.
+    owner: Option<OwnerIndex>,
     pub(crate) lruvec: Held<'a, LruVec, P>,
 }
 
+impl<P: Platform> Locked<'_, P> {
+    /// Whether frames of this owner belong here, as far as is known without a look at the owner.
+    #[inline]
+    fn is_of(&self, owner: Option<OwnerIndex>) -> bool {
+        owner.is_some() && owner == self.owner
+    }
+}
+
 impl<'a, P: Platform> View<'a, P> {
+    /// Makes `held` the lruvec of `frame`, whose record is given: kept if it is, else swapped, so that one lock is held at a time
+    /// along a batch. `None` if the frame is not charged to anyone.
+    #[inline]
+    pub(crate) fn hold<'h>(
+        self,
+        held: &'h mut Option<Locked<'a, P>>,
+        frame: FrameNo,
+        record: &Record,
+        off: &'a IrqOff<P>,
+    ) -> Option<&'h mut Locked<'a, P>> {
+        // The held lock keeps this answer true.
+        if !held.as_ref().is_some_and(|held| held.is_of(record.owner())) {
+            *held = self.relock(frame, held.take(), off);
+        }
+        held.as_mut()
+    }
+
     /// Locks the lruvec that `frame` belongs to. `None` if it is not charged to anyone.
     pub(crate) fn lock(self, frame: FrameNo, off: &'a IrqOff<P>) -> Option<Locked<'a, P>> {
+        let record = self.frames.record(frame);
         loop {
-            let index = self.lruvec_of(frame)?;
-            let locked = self.lock_index(index, off)?;
+            let owner = record.owner()?;
+            let index = self.memcgs.owners().resolve(owner)?;
+            let mut locked = self.lock_index(index, off)?;
             // Without this second look a reparent or a move between lookup and lock links the frame on a list that is not its own.
-            if self.lruvec_of(frame) == Some(index) {
+            if record.owner() == Some(owner) && self.memcgs.owners().resolve(owner) == Some(index) {
+                locked.owner = Some(owner);
                 return Some(locked);
             }
             drop(locked);
@@ -34,15 +64,14 @@ impl<'a, P: Platform> View<'a, P> {
         }
     }
 
-    /// Keeps `held` if it is the lruvec of `frame`, else swaps it for the right one: one lock at a time along a batch.
-    pub(crate) fn relock(
+    /// Keeps `held` if it is the lruvec of `frame`, else swaps it for the right one.
+    fn relock(
         self,
         frame: FrameNo,
         held: Option<Locked<'a, P>>,
         off: &'a IrqOff<P>,
     ) -> Option<Locked<'a, P>> {
         match held {
-            // The held lock keeps this answer true.
             Some(held) if self.lruvec_of(frame) == Some(held.index) => Some(held),
             held => {
                 drop(held);
@@ -58,7 +87,11 @@ impl<'a, P: Platform> View<'a, P> {
         off: &'a IrqOff<P>,
     ) -> Option<Locked<'a, P>> {
         let lruvec = self.lru.vecs.get(index as usize)?.lock(off);
-        Some(Locked { index, lruvec })
+        Some(Locked {
+            index,
+            owner: None,
+            lruvec,
+        })
     }
 
     /// The lruvec that `frame` belongs to at this moment.

@@ -43,8 +43,7 @@ impl<P: Platform> View<'_, P> {
                     // Now, or it would stay locked; whoever has it puts it where it belongs.
                     let before = record.clear(Flags::MLOCKED);
                     if before.contains(Flags::MLOCKED | Flags::UNEVICTABLE) {
-                        held = self.relock(frame, held.take(), off);
-                        if let Some(held) = &mut held {
+                        if let Some(held) = self.hold(&mut held, frame, record, off) {
                             held.lruvec.moves.stranded += record.state().frames();
                         }
                     }
@@ -52,8 +51,7 @@ impl<P: Platform> View<'_, P> {
                 late.push(frame);
                 continue;
             }
-            held = self.relock(frame, held.take(), off);
-            let Some(held) = &mut held else {
+            let Some(held) = self.hold(&mut held, frame, record, off) else {
                 late.push(frame);
                 continue;
             };
@@ -165,8 +163,7 @@ impl<P: Platform> View<'_, P> {
                 record.put();
                 continue;
             }
-            held = self.relock(frame, held.take(), off);
-            match &mut held {
+            match self.hold(&mut held, frame, record, off) {
                 Some(held) => {
                     self.place(held, frame);
                     looked += 1;

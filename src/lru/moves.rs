@@ -12,7 +12,7 @@ use super::batch::{BATCH, Dead, Move, Waiting};
 use super::lock::Locked;
 use super::lruvec::End;
 use super::{LruVecIndex, View};
-use crate::frame::{Flags, FrameNo, Put, Settled, State, Unlinked};
+use crate::frame::{Flags, FrameNo, Put, Record, Settled, State, Unlinked};
 use crate::platform::{IrqOff, Platform};
 
 /// Where a frame goes.
@@ -84,14 +84,13 @@ impl<P: Platform> View<'_, P> {
                 late.push(frame);
                 continue;
             }
-            held = self.relock(frame, held.take(), off);
-            let Some(held) = &mut held else {
+            let Some(held) = self.hold(&mut held, frame, record, off) else {
                 late.push(frame);
                 continue;
             };
             let settled = match kind {
                 Move::Add => self.link_new(held, frame),
-                kind => self.relink(held, frame, kind),
+                kind => self.relink(held, frame, record, kind),
             };
             match settled {
                 Settled::Shared => {}
@@ -109,7 +108,7 @@ impl<P: Platform> View<'_, P> {
     }
 
     /// The frames in order of their lruvecs: those of alternating owners would cost a lock each, so they cost one for each
-    /// lruvec. Only a hint: an owner that changes after this costs another lock, `relock` keeps the result right. Stable, so
+    /// lruvec. Only a hint: an owner that changes after this costs another lock, `hold` keeps the result right. Stable, so
     /// the frames of one lruvec keep the order in which they were queued.
     #[inline]
     fn grouped(self, batch: Waiting) -> Waiting {
@@ -159,8 +158,13 @@ impl<P: Platform> View<'_, P> {
 
     /// Applies a move to a frame on a list of `held`, and drops the batch's reference unless `Lost`.
     #[inline]
-    fn relink(self, held: &mut Locked<'_, P>, frame: FrameNo, kind: Move) -> Settled {
-        let record = self.frames.record(frame);
+    fn relink(
+        self,
+        held: &mut Locked<'_, P>,
+        frame: FrameNo,
+        record: &Record,
+        kind: Move,
+    ) -> Settled {
         let state = record.state();
         let old = state.flags();
         let Some(Plan { set, clear, end }) = plan(kind, old) else {

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`BatchesOff`], the guard of whoever wants no batches; the wait for references that only batches hold.
 //! Invariants: while a guard lives, no folio waits in a batch longer than the call that queued it.
-//! Lock ranks: takes `LruBatch`, `LruVec`, one after the other. Not for interrupt handlers: a drain waits for another that runs.
+//! Lock ranks: takes `LruBatch`, `LruVec`, one after the other.
 //! Used by: kernels (migration, memory going offline), reclaim.
 
 use super::{FolioView, Mm};

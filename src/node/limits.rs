@@ -29,13 +29,13 @@ pub struct Tuning {
 }
 
 impl Default for Tuning {
-    /// Linux today, untouched.
+    /// Linux's watermarks today, and the fixed pagesets of Linux 5.4.
     fn default() -> Self {
         Self {
             edition: Edition::Now,
             min_free_kib: None,
             scale_factor: SCALE_FACTOR,
-            policy: Policy::Auto,
+            policy: Policy::default(),
             fraction: None,
         }
     }

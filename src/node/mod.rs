@@ -51,7 +51,7 @@ struct Run {
 /// The zone that is asked first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct First {
-    /// Index of the CPU's pageset of the zone among all; beyond them if there is no zone.
+    /// Index of the CPU's pageset of the zone among all; beyond them if there is no zone, or no fast way.
     pub(crate) pageset: u32,
     /// Index of the zone, or [`NO_ZONE`].
     pub(crate) zone: u8,
@@ -62,6 +62,8 @@ pub(crate) struct First {
 pub(crate) struct Shape {
     pub(crate) cpus: u32,
     pub(crate) shards: Option<u32>,
+    /// Whether requests may be served from pagesets without a look at the block.
+    pub(crate) fast: bool,
     pub(crate) node_of: fn(CpuId) -> NodeId,
     pub(crate) distance: fn(NodeId, NodeId) -> u8,
 }
@@ -155,7 +157,10 @@ impl<P: Platform> Nodes<P> {
                         zone: NO_ZONE,
                     },
                     |&zone| First {
-                        pageset: (cpu * zones) as u32 + u32::from(zone),
+                        pageset: match shape.fast {
+                            true => (cpu * zones) as u32 + u32::from(zone),
+                            false => u32::MAX,
+                        },
                         zone,
                     },
                 )

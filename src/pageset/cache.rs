@@ -1,7 +1,7 @@
 //! One CPU's free frames of one zone.
 //!
 //! Owns: [`Cache`]: lists of blocks, and the state of the rule that says how much moves and stays.
-//! Invariants: `ceiling - left` is the number of frames on all lists; at rest `left` is above 0, unless the ceiling was lowered.
+//! Invariants: `ceiling - left` is the weight of all lists (their frames, but for large blocks under the fixed rule); at rest `left` is above 0, unless the ceiling was lowered.
 //! Lock ranks: is the data under Pageset; takes Shard. Used by: alloc.
 //!
 //! The fast ways keep the rule's two histories (`free_count` rises with frees and halves with allocations,
@@ -21,6 +21,9 @@ use crate::zone::Zone;
 /// log2 of the most batches that one refill, or one hold of a drain, moves.
 const SCALE_MAX: u32 = 5;
 
+/// Pageblocks that one exchange moves under the fixed rule.
+const LARGE_BLOCKS: u32 = 3;
+
 /// What a zone lacks, as far as pagesets must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Pressure {
@@ -37,8 +40,8 @@ pub(crate) enum Pressure {
 #[derive(Debug)]
 pub(crate) struct Cache {
     chunks: Chunks,
-    /// Frames that frees may add before they reach the ceiling, so `ceiling` less the frames on all lists. Below zero after
-    /// the ceiling was lowered.
+    /// Weight that frees may add before they reach the ceiling, so `ceiling` less the weight of all lists. Below zero
+    /// after the ceiling was lowered.
     left: i32,
     /// Frames freed of late; halves with each allocation.
     free_count: u16,
@@ -46,12 +49,12 @@ pub(crate) struct Cache {
     alloc_factor: u8,
     /// The list that the last free went to.
     last_freed: ListId,
-    /// By list: the length of its blocks.
-    frames: [u16; LISTS],
+    /// By list: what one of its blocks counts.
+    weights: [u16; LISTS],
     /// By list: the `free_count` from which on a free does not raise it, or, for orders 1 to 3, must look at what was
     /// freed before.
     calm: [u16; LISTS],
-    /// A free that makes the number of frames on all lists reach it has to trim: the rule's current `high`.
+    /// A free that makes the weight of all lists reach it has to trim: the rule's current `high`.
     ceiling: u32,
     limits: Limits,
     exchanges: Exchanges,
@@ -73,17 +76,13 @@ impl Ranked for Cache {
 impl Cache {
     /// An empty cache with room for `slots` blocks, which parks nothing yet.
     pub(super) fn build(bump: &mut Bump<'_>, slots: u32) -> Result<Self, StorageFull> {
-        let frames = |list| match list {
-            list if list + 1 < LISTS => ListId(list as u8).order().frames() as u16,
-            _ => 0,
-        };
         Ok(Self {
             chunks: Chunks::build(bump, slots)?,
             left: 0,
             free_count: 0,
             alloc_factor: 0,
             last_freed: ListId::FIRST,
-            frames: core::array::from_fn(frames),
+            weights: [0; LISTS],
             calm: [0; LISTS],
             ceiling: 0,
             limits: Limits::BOOT,
@@ -91,11 +90,11 @@ impl Cache {
         })
     }
 
-    /// Takes the block of so many frames that was put on the list last, if that takes no work.
+    /// Takes the block that was put on the list last, if that takes no work.
     #[inline]
-    pub(crate) fn pop(&mut self, list: ListId, frames: u32) -> Option<u32> {
+    pub(crate) fn pop(&mut self, list: ListId) -> Option<u32> {
         let frame = self.chunks.pop(list.index())?;
-        self.left += frames as i32;
+        self.left += i32::from(self.weights[list.index()]);
         self.free_count >>= 1;
         Some(frame)
     }
@@ -104,20 +103,20 @@ impl Cache {
     /// would reach its ceiling, or so much was freed that blocks of orders 1 to 3 may not stay.
     #[inline]
     pub(crate) fn push(&mut self, list: ListId, frame: u32) -> bool {
-        let frames = self.frames[list.index()];
-        if self.left <= i32::from(frames) {
+        let weight = self.weights[list.index()];
+        if self.left <= i32::from(weight) {
             return false;
         }
         let mut free_count = self.free_count;
         if free_count < self.calm[list.index()] {
-            free_count += frames;
+            free_count += weight;
         } else if list.is_small() {
             return false;
         }
         if !self.chunks.push(list.index(), frame) {
             return false;
         }
-        self.left -= i32::from(frames);
+        self.left -= i32::from(weight);
         self.free_count = free_count;
         self.alloc_factor >>= 1;
         self.last_freed = list;
@@ -140,11 +139,12 @@ impl Cache {
             let wanted = self.refill_blocks(order, pressure);
             let mut refill = self.chunks.refill(index, wanted as usize);
             zone.take_into(order, mobility, home, &mut refill, off);
-            self.left -= (refill.finish() as i32) << order.get();
+            let taken = refill.finish() as i32;
+            self.left -= taken * self.weight(list);
             self.exchanges.refills += 1;
             self.chunks.pop(index)
         })?;
-        self.left += 1 << order.get();
+        self.left += self.weight(list);
         self.free_count >>= 1;
         Some(frame)
     }
@@ -166,16 +166,17 @@ impl Cache {
         }
         self.set_ceiling(high);
         if self.limits.policy == Policy::Auto && order == Order::ZERO {
-            let room = high.saturating_sub(self.parked() + batch).max(batch);
+            let room = high.saturating_sub(self.load() + batch).max(batch);
             if frames <= room && u32::from(self.alloc_factor) < SCALE_MAX {
                 self.alloc_factor += 1;
             }
             frames = frames.min(room);
         }
-        if frames > 1 {
-            (frames >> order.get()).max(2)
-        } else {
-            1
+        match (self.limits.policy, order) {
+            (Policy::Fixed, Order::PAGEBLOCK) if self.limits.is_large() => LARGE_BLOCKS,
+            (Policy::Fixed, Order::PAGEBLOCK) => 1,
+            _ if frames > 1 => (frames >> order.get()).max(2),
+            _ => 1,
         }
     }
 
@@ -184,7 +185,6 @@ impl Cache {
     pub(crate) fn push_growing<P: Platform>(
         &mut self,
         list: ListId,
-        order: Order,
         frame: u32,
         pressure: Pressure,
         zone: &Zone<P>,
@@ -200,24 +200,27 @@ impl Cache {
                 return None;
             }
         }
-        self.left -= 1 << order.get();
+        self.left -= self.weight(list);
         let batch = self.limits.batch;
         let leave =
             list.is_small() && self.last_freed.is_small() && self.freed() >= self.leave_from();
         self.last_freed = list;
         self.alloc_factor >>= 1;
         if self.freed() < self.free_most() {
-            self.free_count += 1 << order.get();
+            self.free_count += self.weights[list.index()];
         }
         let limit = self.limit(leave, pressure);
-        Some(if self.parked() < limit {
+        Some(if self.load() < limit {
             0
         } else if leave {
-            self.parked().min(batch << SCALE_MAX)
+            self.load().min(batch << SCALE_MAX)
         } else if limit < batch {
             1
         } else if self.limits.policy == Policy::Fixed {
+            // Of large blocks one exchange moves half of what may stay.
             batch
+                .max(LARGE_BLOCKS * self.weight(list) as u32)
+                .min(limit)
         } else {
             self.freed().max(batch).min(limit - batch)
         })
@@ -236,8 +239,8 @@ impl Cache {
         } else if low == most {
             (high, high)
         } else if pressure == Pressure::BelowHigh {
-            (lowered(calm), self.parked().max(low))
-        } else if self.parked() >= high {
+            (lowered(calm), self.load().max(low))
+        } else if self.load() >= high {
             (high.max((self.freed() + batch).clamp(low, most)), high)
         } else {
             (high, high)
@@ -246,51 +249,71 @@ impl Cache {
         limit
     }
 
-    /// Gives at least `frames` frames back, or all: the coldest of `first`, then those of the lists after it, around. The
+    /// Gives at least `weight` back, or all: the coldest of `first`, then those of the lists after it, around. The
     /// last block may overshoot. At most [`CHUNK_FRAMES`] blocks go in one hold of the zone's lock.
     pub(crate) fn trim<P: Platform>(
         &mut self,
         first: ListId,
-        frames: u32,
+        weight: u32,
         zone: &Zone<P>,
         off: &IrqOff<P>,
     ) {
-        let target = self.parked().saturating_sub(frames);
+        let target = self.load().saturating_sub(weight);
         for list in ListId::all_from(first) {
-            let order = list.order();
-            while self.parked() > target {
-                let mut batch = [0; CHUNK_FRAMES];
-                let mut len = 0;
-                let wanted = (self.parked() - target).div_ceil(1 << order.get()) as usize;
-                let wanted = wanted.min(CHUNK_FRAMES);
-                while len < wanted {
-                    let room = &mut batch[len..wanted];
-                    let given = self.chunks.take_cold(list.index(), room.len(), |frames| {
-                        room[..frames.len()].copy_from_slice(frames);
-                    });
-                    if given == 0 {
-                        break;
-                    }
-                    len += given;
-                }
-                if len == 0 {
+            while self.load() > target {
+                let weight = self.weight(list);
+                let wanted = (self.load() - target).div_ceil(weight as u32) as usize;
+                let given = self.give_cold(list, wanted.min(CHUNK_FRAMES), zone, off);
+                if given == 0 {
                     break;
                 }
-                self.left += (len as i32) << order.get();
+                self.left += given as i32 * weight;
                 self.exchanges.trims += 1;
-                zone.give_blocks(order, &mut batch[..len], off);
             }
         }
+    }
+
+    /// Gives up to `wanted` blocks of one list back in one hold, and returns how many there were.
+    fn give_cold<P: Platform>(
+        &mut self,
+        list: ListId,
+        wanted: usize,
+        zone: &Zone<P>,
+        off: &IrqOff<P>,
+    ) -> usize {
+        let (index, order) = (list.index(), list.order());
+        if self.chunks.cold_len(index) >= wanted {
+            return self.chunks.take_cold(index, wanted, |frames| {
+                zone.give_blocks(order, frames, off);
+            });
+        }
+        // They lie in several chunks.
+        let mut batch = [0; CHUNK_FRAMES];
+        let mut len = 0;
+        while len < wanted {
+            let room = &mut batch[len..wanted];
+            let given = self.chunks.take_cold(index, room.len(), |frames| {
+                room[..frames.len()].copy_from_slice(frames);
+            });
+            if given == 0 {
+                break;
+            }
+            len += given;
+        }
+        if len > 0 {
+            zone.give_blocks(order, &mut batch[..len], off);
+        }
+        len
     }
 
     /// Lowers the limit of a cache that was quiet, once a tick, and gives back what is above it (Linux: `decay_pcp_high`).
     pub(crate) fn decay<P: Platform>(&mut self, zone: &Zone<P>, off: &IrqOff<P>) {
         let low = self.high_min();
         if self.ceiling > low {
-            let kept = self.parked().saturating_sub(self.limits.batch << SCALE_MAX);
+            let kept = self.load().saturating_sub(self.limits.batch << SCALE_MAX);
             self.set_ceiling(kept.max(self.ceiling - self.ceiling / 8).max(low));
         }
-        let above = self.parked().saturating_sub(self.ceiling);
+        let above = self.load().saturating_sub(self.ceiling);
         self.trim(
             ListId::FIRST,
             above.min(self.limits.batch << SCALE_MAX),
@@ -318,10 +341,22 @@ impl Cache {
         }
     }
 
-    /// Frames on all lists.
+    /// The weight of all lists.
     #[inline]
-    pub(crate) fn parked(&self) -> u32 {
+    pub(crate) fn load(&self) -> u32 {
         self.ceiling.wrapping_sub(self.left as u32)
+    }
+
+    /// Frames on all lists.
+    pub(crate) fn parked(&self) -> u32 {
+        ListId::all_from(ListId::FIRST)
+            .map(|list| (self.chunks.len(list.index()) as u32) << list.order().get())
+            .sum()
+    }
+
+    /// What one block of the list counts.
+    fn weight(&self, list: ListId) -> i32 {
+        i32::from(self.weights[list.index()])
     }
 
     fn set_ceiling(&mut self, ceiling: u32) {
@@ -356,13 +391,18 @@ impl Cache {
             return false;
         }
         self.limits = limits;
+        let mut load = 0;
         for list in ListId::all_from(ListId::FIRST) {
+            let weight = limits.weight(list.order());
+            self.weights[list.index()] = weight;
+            load += self.chunks.len(list.index()) as i32 * i32::from(weight);
             self.calm[list.index()] = match list.is_small() {
                 true => self.free_most().min(self.leave_from()),
                 false => self.free_most(),
             } as u16;
         }
-        self.set_ceiling(self.ceiling.clamp(self.high_min(), self.high_max()));
+        self.ceiling = self.ceiling.clamp(self.high_min(), self.high_max());
+        self.left = self.ceiling as i32 - load;
         true
     }
 
@@ -383,9 +423,14 @@ impl Cache {
         })
     }
 
-    /// Recounts: frames parked, and the chunks' own rules.
+    /// Recounts: the weight, and the chunks' own rules.
     pub(crate) fn check(&self) -> bool {
-        let parked: u64 = self.blocks().map(|(_, order)| order.frames()).sum();
-        self.chunks.check() && parked == u64::from(self.parked())
+        let lists = ListId::all_from(ListId::FIRST);
+        let load: i64 = lists
+            .map(|list| {
+                self.chunks.frames(list.index()).count() as i64 * i64::from(self.weight(list))
+            })
+            .sum();
+        self.chunks.check() && load == i64::from(self.load())
     }
 }

@@ -160,6 +160,14 @@ impl Chunks {
         }
     }
 
+    /// Frames in a list's bottom chunk.
+    pub(super) fn cold_len(&self, list: usize) -> usize {
+        match self.top(list) {
+            Some(_) => self.len_of(list, self.bottoms[list]),
+            None => 0,
+        }
+    }
+
     /// Gives up to `count` of the coldest frames of one chunk to `take`, which may sort them. Returns how many.
     pub(super) fn take_cold(
         &mut self,
@@ -194,6 +202,12 @@ impl Chunks {
             self.bottom_lens[list] = CHUNK_FRAMES as u8;
         }
         given
+    }
+
+    /// Number of frames on a list, in steps per chunk.
+    pub(super) fn len(&self, list: usize) -> usize {
+        let top = self.top(list).unwrap_or(NONE);
+        self.chain(top).map(|chunk| self.len_of(list, chunk)).sum()
     }
 
     /// Frames on a list, hottest first.
@@ -397,7 +411,3 @@ impl Sink for Refill<'_> {
 const fn first_word(chunk: u16) -> u32 {
     chunk as u32 * WORDS
 }
-
-#[cfg(all(test, not(loom)))]
-#[path = "chunks_tests.rs"]
-mod tests;

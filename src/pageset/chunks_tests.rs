@@ -1,9 +1,15 @@
-//! The chunks of one pool, list by list.
+//! Tests of chunks.rs.
+//!
+//! Owns: nothing. Invariants: as chunks.rs states them. Lock ranks: none. Used by: `cargo test`.
 
 extern crate std;
-use super::*;
-use crate::host::storage;
+
 use std::vec::Vec;
+
+use super::chunks::*;
+use crate::boot::Bump;
+use crate::host::storage;
+use crate::zone::Sink;
 
 /// `lists` stacks as vectors, coldest first.
 struct Model {

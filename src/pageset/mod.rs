@@ -9,6 +9,8 @@
 
 mod cache;
 mod chunks;
+#[cfg(all(test, not(loom)))]
+mod chunks_tests;
 pub mod tune;
 
 use crate::addr::{CpuId, Order};

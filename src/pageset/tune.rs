@@ -3,13 +3,17 @@
 //! Owns: [`Policy`], [`Limits`] and their formulas. Invariants: `batch` is at least 1, `high_min <= high_max`.
 //! Lock ranks: none. Used by: node, whenever managed memory, a watermark or the set of CPUs changes.
 
+use crate::addr::Order;
+
 /// Which rule sizes and trims the pagesets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// Linux 5.4's: a batch and a limit of six batches, both fixed by the zone's size.
-    Fixed,
-    /// Today's: the batch grows while a CPU only allocates, the limit moves between two bounds with use.
+    /// Linux 5.4's: a batch and a limit of six batches, both fixed by the zone's size. The default: few frames are parked,
+    /// so that others still fill the fullest pageblocks, and shards keep CPUs apart already.
     #[default]
+    Fixed,
+    /// Today's: the batch grows while a CPU only allocates, the limit moves between two bounds with use. It asks the zone
+    /// less often and parks ten times as much.
     Auto,
 }
 
@@ -44,6 +48,9 @@ pub struct Inputs {
 /// The share of a zone that all its pagesets may hold at most under [`Policy::Auto`], as its reciprocal.
 const MAX_FRACTION: u64 = 8;
 
+/// The batch of a zone that is large, 688 MiB or more.
+const LARGE_BATCH: u32 = 63;
+
 impl Limits {
     /// Before anything is known: one frame at a time, nothing parked.
     pub const BOOT: Self = Self {
@@ -52,6 +59,20 @@ impl Limits {
         high_min: 0,
         high_max: 0,
     };
+
+    /// What a block of `order` counts against the limit. Linux 5.4 cached single frames only, so the fixed rule is free to
+    /// keep a few pageblocks in a large zone: they count a batch each, and may come to six.
+    pub(crate) fn weight(&self, order: Order) -> u16 {
+        match (self.policy, order) {
+            (Policy::Fixed, Order::PAGEBLOCK) if self.is_large() => self.batch as u16,
+            _ => order.frames() as u16,
+        }
+    }
+
+    /// Whether the zone is large enough that pagesets may keep pageblocks under the fixed rule.
+    pub(crate) const fn is_large(&self) -> bool {
+        self.batch >= LARGE_BATCH
+    }
 
     /// The limits of one pageset.
     #[must_use]

@@ -85,8 +85,8 @@ pub trait Evict: Platform {
         Release::Done
     }
 
-    /// The folio stays after all, although `unmap` was done (and perhaps `write_out` too): map it again, or keep a reference in some other place where
-    /// its contents will be looked for ([`FolioView::reference`](crate::FolioView::reference) takes one). If nobody does, the
+    /// The folio stays after all, although `unmap` was done (and perhaps `write_out` too): map it again, or keep a
+    /// reference in some other place where its contents will be looked for ([`FolioView::reference`](crate::FolioView::reference) takes one). If nobody does, the
     /// last reference goes with the isolation's, and the contents with it.
     fn remap(folio: &Isolated<'_, Self>);
 

@@ -73,9 +73,11 @@ impl<P: Evict> Mm<P> {
             index: self.memcgs().lruvec_of(group.slot, node),
         };
         for backing in [Backing::Anon, Backing::File] {
-            let (inactive, active) = self.sizes(lruvec.index, backing, progress.highest);
+            let (mut inactive, active) = self.sizes(lruvec.index, backing, progress.highest);
             if progress.force_deactivate || inactive_is_low(inactive, active, P::PAGE_SHIFT) {
                 self.shrink_active(lruvec, backing, active >> progress.priority, progress);
+                // What was deactivated counts: or the last folios of a list would be out of a round's reach.
+                (inactive, _) = self.sizes(lruvec.index, backing, progress.highest);
             }
             let mut tally = Tally::default();
             let mut left = inactive >> progress.priority;

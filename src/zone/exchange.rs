@@ -80,6 +80,11 @@ impl<P: Platform> Zone<P> {
     #[inline]
     pub(crate) fn give(&self, block: Block, off: &IrqOff<P>) -> Result<(), Fault> {
         let (pfn, order) = block.into_parts();
+        self.give_one(pfn, order, off)
+    }
+
+    #[inline]
+    fn give_one(&self, pfn: Pfn, order: Order, off: &IrqOff<P>) -> Result<(), Fault> {
         let given = self.locate(pfn, order).and_then(|frame| {
             let cell = self.cell_of(frame);
             self.with(cell, off, |shard| {
@@ -95,11 +100,13 @@ impl<P: Platform> Zone<P> {
     /// Gives back blocks of `order` by their first frames, counted from [`base`](Self::base). May reorder `frames`.
     /// Those that do not fit are skipped, and counted in [`faults`](Self::faults).
     pub(crate) fn give_blocks(&self, order: Order, frames: &mut [u32], off: &IrqOff<P>) {
-        if frames.is_empty() {
+        if let [frame] = *frames {
+            // Counted where it is refused.
+            let _ = self.give_one(Pfn(self.base + u64::from(frame)), order, off);
             return;
         }
         let (mut lowest, mut highest, mut bits) = (u32::MAX, 0, 0);
-        for &frame in frames.iter() {
+        for &frame in &*frames {
             lowest = lowest.min(frame);
             highest = highest.max(frame);
             bits |= frame;

@@ -21,6 +21,12 @@ impl Shard {
         if !info.is_plain() {
             return self.give_around_holes(line, place, order);
         }
+        if order == WHOLE && info.is_lending() && info.free() == 0 {
+            self.set_info(line, info.with(PLACES, WHOLE as i8));
+            self.counts.free += u64::from(PLACES);
+            self.pool_give(line, 0);
+            return Ok(());
+        }
         let free = info.free() + (1 << order);
         let bits = &self.lines[line as usize];
         if free > PLACES || order < WHOLE && !bits.is_taken(place, order) {

@@ -208,44 +208,103 @@ pub(super) fn any(words: &impl Bits, k: u8) -> bool {
 /// The class of a line that was at most `limit`; -1 if nothing is free.
 #[inline]
 pub(super) fn class_at_most(words: &impl Bits, limit: i8) -> i8 {
+    // A copy in registers: each step down looks at all of it.
+    let words: Words = core::array::from_fn(|i| words.word(i));
     let mut class = limit;
-    while class >= 0 && !any(words, class as u8) {
+    while class >= 0 && !any(&words, class as u8) {
         class -= 1;
     }
     class
 }
 
-/// The class after a block of order `k` was taken from a smallest free block of a line of `class`; `words` are what is left.
+/// Takes a block of order `k` from a smallest free block of a line of `class`; returns its place and the class that is left.
 #[inline]
-pub(super) fn class_after_best(words: &impl Bits, k: u8, class: i8) -> i8 {
-    if any(words, class as u8) {
+pub(super) fn take_best(bits: &Line, k: u8, class: i8) -> Option<(u32, i8)> {
+    if class == WHOLE as i8 {
+        bits.clear(0, k);
+        let left = if k == WHOLE { -1 } else { WHOLE as i8 - 1 };
+        return Some((0, left));
+    }
+    // Which words are whole is looked at once, and only where a block that large is free.
+    let whole = if class >= 6 { whole_words(bits) } else { 0 };
+    if class == k as i8 && k < 6 {
+        return take_exact(bits, k);
+    }
+    let place = if k < 6
+        && let Some(place) = best_in_words(bits, k)
+    {
+        place
+    } else {
+        best_of_whole(whole, k.max(6))?
+    };
+    bits.clear(place, k);
+    let left = if class >= 6 {
+        fold_whole(whole & !words_of(place, k), class as u8) != 0
+    } else {
+        any(bits, class as u8)
+    };
+    let class = if left {
         class
     } else if class > k as i8 {
         // A block of that class was split, which best fit does only if there is no smaller one: its upper half is left.
         class - 1
     } else {
-        class_at_most(words, class - 1)
-    }
+        class_at_most(bits, class - 1)
+    };
+    Some((place, class))
 }
 
-/// The lowest free block of order `k`.
+/// [`take_best`] where no free block is larger than order `k < 6`: all that fit are as good, and one look tells of the others.
 #[inline]
-pub(super) fn first(words: &impl Bits, k: u8) -> Option<u32> {
-    if k >= 6 {
-        let whole = fold_whole(whole_words(words), k);
-        return (whole != 0).then(|| whole.trailing_zeros() * 64);
-    }
-    // All words are looked at: where the block is cannot be predicted, and a wrong guess costs more.
-    let mut found = 0u8;
-    for i in 0..8 {
-        found |= u8::from(blocks(!words.word(i), k) != 0) << i;
-    }
+fn take_exact(bits: &Line, k: u8) -> Option<(u32, i8)> {
+    let found = words_with(bits, k);
     if found == 0 {
         return None;
     }
     let i = found.trailing_zeros();
-    let bits = blocks(!words.word(i as usize), k);
-    Some(i * 64 + bits.trailing_zeros() + 1 - (1 << k))
+    let word = bits.word(i as usize);
+    let place = blocks(!word, k).trailing_zeros() + 1 - (1 << k);
+    let word = word & !((!0 >> (64 - (1u32 << k))) << place);
+    bits.set_word(i as usize, word);
+    let left = found & (found - 1) != 0 || blocks(!word, k) != 0;
+    let class = if left {
+        k as i8
+    } else {
+        class_at_most(bits, k as i8 - 1)
+    };
+    Some((i * 64 + place, class))
+}
+
+/// The words in which a block of order `k < 6` is free, a bit each. All are looked at: where one is cannot be predicted,
+/// and a wrong guess costs more.
+#[inline]
+fn words_with(words: &impl Bits, k: u8) -> u8 {
+    let mut found = 0;
+    for i in 0..8 {
+        found |= u8::from(blocks(!words.word(i), k) != 0) << i;
+    }
+    found
+}
+
+/// The words that a block of order `k` touches, a bit each.
+#[inline]
+const fn words_of(place: u32, k: u8) -> u8 {
+    let words = if k <= 6 { 1 } else { 1 << (k - 6) };
+    (((1u32 << words) - 1) << (place >> 6)) as u8
+}
+
+/// The lowest of the smallest free blocks of order `from >= 6`, by the words that are whole.
+#[inline]
+fn best_of_whole(whole: u8, from: u8) -> Option<u32> {
+    for j in from..WHOLE {
+        let blocks = fold_whole(whole, j);
+        let pairs = fold_whole(whole, j + 1);
+        let single = blocks & !(pairs | pairs << (1 << (j - 6)));
+        if single != 0 {
+            return Some(single.trailing_zeros() * 64);
+        }
+    }
+    (whole == 0xff).then_some(0)
 }
 
 /// The free blocks of order `k <= 6` of a word, each as its lowest bit.
@@ -258,31 +317,13 @@ pub(super) fn fold(word: u64, k: u8) -> u64 {
     found & LOW[k as usize]
 }
 
-/// The lowest block of order `k` inside a smallest free block that holds one: larger blocks stay whole.
-pub(super) fn best(words: &impl Bits, k: u8) -> Option<u32> {
-    if k < 6
-        && let Some(place) = best_in_words(words, k)
-    {
-        return Some(place);
-    }
-    let whole = whole_words(words);
-    for j in k.max(6)..WHOLE {
-        let blocks = fold_whole(whole, j);
-        let pairs = fold_whole(whole, j + 1);
-        let single = blocks & !(pairs | pairs << (1 << (j - 6)));
-        if single != 0 {
-            return Some(single.trailing_zeros() * 64);
-        }
-    }
-    (whole == 0xff).then_some(0)
-}
-
-/// [`best`] among the free blocks that are smaller than a word. Whole words have none, so they cost a comparison each.
+/// The lowest block of order `k` inside a smallest free block that is smaller than a word and holds one. Whole words have
+/// none, so they cost a comparison each.
 fn best_in_words(words: &impl Bits, k: u8) -> Option<u32> {
     let mut smallest = (6, 0);
     for i in 0..8 {
         let word = words.word(i);
-        if word == !0 {
+        if word == !0 || word == 0 {
             continue;
         }
         let mut blocks = fold(word, k);
@@ -365,7 +406,6 @@ mod tests {
             let mut class = -1;
             for k in 0..=WHOLE {
                 let expected = naive_blocks(&words, k).next();
-                assert_eq!(first(&words, k), expected);
                 assert_eq!(any(&words, k), expected.is_some());
                 if expected.is_some() {
                     class = k as i8;
@@ -389,7 +429,14 @@ mod tests {
                 let smallest = naive_blocks(&words, k)
                     .map(|p| (size_around(&words, p), p))
                     .min();
-                assert_eq!(best(&words, k), smallest.map(|(_, p)| p), "order {k}");
+                let line = Line::default();
+                line.store(&words);
+                let taken = take_best(&line, k, class_at_most(&words, WHOLE as i8));
+                assert_eq!(taken.map(|(p, _)| p), smallest.map(|(_, p)| p), "order {k}");
+                if let Some((place, class)) = taken {
+                    assert!(line.is_taken(place, k));
+                    assert_eq!(class, class_at_most(&line, WHOLE as i8));
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 //! Used by: shard (take, give, update), zone.
 
 use super::info::Info;
-use super::line::{self, Line, PLACES, WHOLE};
+use super::line::{self, PLACES, WHOLE};
 use super::shard::{CLASSES, SETS, Shard};
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -25,17 +25,16 @@ impl Shard {
 
     /// Removes one line from the pool, wherever it is.
     pub(super) fn pool_remove(&mut self, line: u32) {
-        self.pool_remove_block(line, 0, line::class_at_most);
+        self.pool_remove_block(line, 0);
     }
 
-    #[inline]
-    fn pool_remove_block(&mut self, line: u32, k: u8, class: impl Fn(&Line, i8) -> i8) {
+    fn pool_remove_block(&mut self, line: u32, k: u8) {
         let (giant, place) = self.giant(line);
         let bits = &self.giants[giant as usize];
         bits.clear(place, k);
         let old = self.giant_info(giant);
         let free = old.free().wrapping_sub(1 << k);
-        let class = class(bits, old.class());
+        let class = line::class_at_most(bits, old.class());
         self.giant_update(giant, old, free, class);
     }
 
@@ -47,24 +46,17 @@ impl Shard {
         if classes == 0 {
             return None;
         }
-        let class = classes.trailing_zeros();
-        let giant = self.pool.first(class);
+        let giant = self.pool.first(classes.trailing_zeros());
+        let old = self.giant_info(giant);
         let bits = &self.giants[giant as usize];
-        let place = if class == u32::from(k) {
-            line::first(bits, k)
-        } else {
-            line::best(bits, k)
-        }?;
-        let line = giant * PLACES + place - self.skew;
-        self.pool_remove_block(line, k, |bits, class| {
-            line::class_after_best(bits, k, class)
-        });
-        Some(line)
+        let (place, class) = line::take_best(bits, k, old.class())?;
+        self.giant_update(giant, old, old.free().wrapping_sub(1 << k), class);
+        Some(giant * PLACES + place - self.skew)
     }
 
     /// Takes a block of order `k` lines that is in the pool.
     pub(super) fn take_pooled_at(&mut self, line: u32, k: u8) {
-        self.pool_remove_block(line, k, line::class_at_most);
+        self.pool_remove_block(line, k);
         for line in line..line + (1 << k) {
             let info = self.info(line).with(0, -1);
             self.set_info(line, info);

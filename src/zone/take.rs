@@ -35,23 +35,11 @@ impl Shard {
             return self.take_in_whole(line, order);
         }
         let bits = &self.lines[line as usize];
-        let class = info.class();
-        let found = if class == order as i8 {
-            line::first(bits, order)
-        } else {
-            line::best(bits, order)
-        };
-        let Some(place) = found else {
+        let Some((place, class)) = line::take_best(bits, order, info.class()) else {
             return self.lost(line);
         };
-        bits.clear(place, order);
         let frames = 1 << order;
         let free = info.free().wrapping_sub(frames);
-        let class = if free == 0 {
-            -1
-        } else {
-            line::class_after_best(bits, order, class)
-        };
         self.counts.sub(info, frames);
         self.settle(line, info, info.with(free, class));
         Some(line * PLACES + place)

@@ -8,25 +8,40 @@ use crate::subject::{FRAMES, Subject};
 
 /// Frame numbers, all of them free at first.
 struct Stack {
-    frames: Box<[u32]>,
+    /// Empty until the thread's first call.
+    frames: Vec<u32>,
     len: usize,
 }
 
 impl Stack {
-    fn new() -> Self {
+    const fn new() -> Self {
         Self {
-            frames: (0..FRAMES).collect(),
-            len: FRAMES as usize,
+            frames: Vec::new(),
+            len: 0,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&mut self) -> Option<u32> {
-        self.len = self.len.checked_sub(1)?;
+        if self.len == 0 {
+            self.fill()?;
+        }
+        self.len -= 1;
         self.frames.get(self.len).copied()
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
+    fn fill(&mut self) -> Option<()> {
+        if !self.frames.is_empty() {
+            return None;
+        }
+        self.frames = (0..FRAMES).collect();
+        self.len = self.frames.len();
+        Some(())
+    }
+
+    #[inline(always)]
     fn push(&mut self, frame: u32) {
         if let Some(slot) = self.frames.get_mut(self.len) {
             *slot = frame;
@@ -36,8 +51,8 @@ impl Stack {
 }
 
 thread_local! {
-    static ALONE: RefCell<Option<Stack>> = const { RefCell::new(None) };
-    static LOCKED: SpinMutex<Option<Stack>> = const { SpinMutex::new(None) };
+    static ALONE: RefCell<Stack> = const { RefCell::new(Stack::new()) };
+    static LOCKED: SpinMutex<Stack> = const { SpinMutex::new(Stack::new()) };
 }
 
 /// A thread-local array.
@@ -55,18 +70,14 @@ impl Subject for PlainStack {
         !workload.starts_with("turnover")
     }
 
-    #[inline]
+    #[inline(always)]
     fn alloc(&self, _order: u8) -> Option<u32> {
-        ALONE.with(|stack| stack.borrow_mut().get_or_insert_with(Stack::new).pop())
+        ALONE.with(|stack| stack.borrow_mut().pop())
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&self, block: u32, _order: u8) {
-        ALONE.with(|stack| {
-            if let Some(stack) = stack.borrow_mut().as_mut() {
-                stack.push(block);
-            }
-        });
+        ALONE.with(|stack| stack.borrow_mut().push(block));
     }
 }
 
@@ -85,17 +96,13 @@ impl Subject for LockedStack {
         !workload.starts_with("turnover")
     }
 
-    #[inline]
+    #[inline(always)]
     fn alloc(&self, _order: u8) -> Option<u32> {
-        LOCKED.with(|stack| stack.lock().get_or_insert_with(Stack::new).pop())
+        LOCKED.with(|stack| stack.lock().pop())
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&self, block: u32, _order: u8) {
-        LOCKED.with(|stack| {
-            if let Some(stack) = stack.lock().as_mut() {
-                stack.push(block);
-            }
-        });
+        LOCKED.with(|stack| stack.lock().push(block));
     }
 }

@@ -1,0 +1,209 @@
+//! What blocks hold when they change hands, with real memory behind the frames.
+
+#[path = "common/host.rs"]
+mod host;
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::sync::OnceLock;
+
+use framekeeper::alloc::{Contents, Damage, POISON};
+use framekeeper::boot::{BootMap, Memory};
+use framekeeper::{
+    Config, CpuId, InitError, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Request,
+};
+use host::YieldLock;
+
+/// Where the arenas' memory pretends to be. Each test has one of its own.
+const BASE: u64 = 1 << 32;
+const FRAMES: u64 = 1024;
+const ARENAS: u64 = 8;
+
+/// A platform whose direct map covers all arenas and nothing else.
+#[derive(Debug)]
+enum Mapped {}
+
+fn arenas() -> *mut u8 {
+    static START: OnceLock<usize> = OnceLock::new();
+    let start = START.get_or_init(|| {
+        let layout = Layout::from_size_align((ARENAS * FRAMES) as usize * 4096, 4096).unwrap();
+        // SAFETY: the layout is not empty.
+        #[allow(unsafe_code)]
+        let start = unsafe { alloc_zeroed(layout) };
+        start.expose_provenance()
+    });
+    std::ptr::with_exposed_provenance_mut(*start)
+}
+
+// SAFETY: the arenas are never freed and are mapped once; each is given to one instance.
+#[allow(unsafe_code)]
+unsafe impl Platform for Mapped {
+    type RawLock = YieldLock;
+
+    fn cpu() -> CpuId {
+        CpuId(0)
+    }
+    fn irq_save() -> usize {
+        0
+    }
+    fn irq_restore(_state: usize) {}
+    fn direct_map(addr: PhysAddr) -> *mut u8 {
+        match addr.0.checked_sub(BASE) {
+            Some(offset) if offset < ARENAS * FRAMES * 4096 => {
+                arenas().wrapping_add(offset as usize)
+            }
+            _ => std::ptr::null_mut(),
+        }
+    }
+}
+
+fn arena(n: u64, contents: Contents) -> Result<PageAllocator<Mapped>, InitError> {
+    let mut map: BootMap = BootMap::new();
+    map.add(NodeId(0), PhysAddr(BASE + n * FRAMES * 4096), FRAMES * 4096)
+        .unwrap();
+    // SAFETY: arena `n` is one test's.
+    #[allow(unsafe_code)]
+    let memory: Memory<'_, Mapped> = unsafe { Memory::claim(&mut map) };
+    let config = Config {
+        contents,
+        ..Config::default()
+    };
+    PageAllocator::new(memory, &config).map_err(|(error, _)| error)
+}
+
+/// The bytes of a block that the test owns.
+fn bytes<'p>(pages: &'p mut Pages<'_, Mapped>) -> &'p mut [u8] {
+    let len = 4096 << pages.order().get();
+    // SAFETY: the test owns the block, and its memory is in the arena.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::slice::from_raw_parts_mut(Mapped::direct_map(pages.addr()), len)
+    }
+}
+
+/// Writes one byte of memory that the test does not own: what a bug would do.
+fn stray_write(at: PhysAddr, byte: u8) {
+    // SAFETY: the address is in an arena, and no reference to it is alive.
+    #[allow(unsafe_code)]
+    unsafe {
+        Mapped::direct_map(at).write(byte);
+    }
+}
+
+fn orders() -> impl Iterator<Item = Request> {
+    [0, 1, 3, 5, 9]
+        .into_iter()
+        .filter_map(Order::new)
+        .map(Request::new)
+}
+
+#[test]
+fn metadata_comes_from_the_top_of_the_memory_when_no_storage_is_given() {
+    let allocator = arena(0, Contents::Keep).unwrap();
+    let frames = allocator.free_frames();
+    assert!(frames < FRAMES && frames > FRAMES - 64);
+    let all: Vec<_> =
+        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    assert_eq!(all.len() as u64, frames);
+    assert!(
+        all.iter()
+            .all(|pages| pages.addr().0 < BASE + frames * 4096)
+    );
+}
+
+#[test]
+fn contents_stay_as_they_are_unless_zero_is_asked_for() {
+    let allocator = arena(1, Contents::Keep).unwrap();
+    for request in orders() {
+        let mut pages = allocator.try_alloc(request).unwrap();
+        bytes(&mut pages).fill(0x55);
+        let was = pages.pfn();
+        drop(pages);
+        let mut again = allocator.try_alloc(request).unwrap();
+        if again.pfn() == was {
+            assert!(bytes(&mut again).iter().all(|&byte| byte == 0x55));
+        }
+        drop(again);
+        let mut zeroed = allocator.try_alloc(request.zeroed()).unwrap();
+        assert!(bytes(&mut zeroed).iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn blocks_are_zero_on_alloc_or_since_they_were_freed() {
+    for (n, contents) in [(2, Contents::ZeroOnAlloc), (3, Contents::ZeroOnFree)] {
+        let allocator = arena(n, contents).unwrap();
+        for request in orders().chain(orders()) {
+            let mut pages = allocator.try_alloc(request).unwrap();
+            assert!(bytes(&mut pages).iter().all(|&byte| byte == 0));
+            bytes(&mut pages).fill(0x55);
+            let at = pages.addr();
+            let pfn = pages.into_raw();
+            drop(allocator.try_from_raw(pfn, request.order()).unwrap());
+            if contents == Contents::ZeroOnFree {
+                // SAFETY: the test reads memory that nobody owns.
+                #[allow(unsafe_code)]
+                let first = unsafe { Mapped::direct_map(at).read() };
+                assert_eq!(first, 0);
+            }
+        }
+        allocator.check().unwrap();
+    }
+}
+
+#[test]
+fn a_write_to_a_free_frame_is_reported_and_its_block_never_given_again() {
+    // misuse 26: into a frame on a pageset, in a shard, inside a bigger free block
+    let allocator = arena(4, Contents::Poison).unwrap();
+    assert_eq!(allocator.damage(), None);
+    let free = allocator.free_frames();
+    for (request, offset) in orders().zip([0u64, 4095, 4096, 8 * 4096 + 17, 100 * 4096 + 5]) {
+        let mut pages = allocator.try_alloc(request).unwrap();
+        assert!(bytes(&mut pages).iter().all(|&byte| byte == POISON));
+        bytes(&mut pages).fill(0x55);
+        let (pfn, at) = (pages.pfn(), pages.addr());
+        drop(pages);
+        stray_write(PhysAddr(at.0 + offset), POISON ^ 1);
+        let before = allocator.damage().map_or(0, |damage| damage.leaked);
+        // Taken until the block would have come: it never does.
+        let held: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(request).ok()).collect();
+        assert!(held.iter().all(|pages| pages.pfn() != pfn));
+        let damage = allocator.damage().unwrap();
+        let expected = Damage {
+            pfn: framekeeper::Pfn(pfn.0 + offset / 4096),
+            offset: (offset % 4096) as u32,
+            found: POISON ^ 1,
+            leaked: before + request.order().frames(),
+        };
+        assert_eq!(damage, expected);
+        drop(held);
+        assert_eq!(allocator.free_frames(), free - damage.leaked);
+        allocator.check().unwrap();
+    }
+}
+
+#[test]
+fn poison_and_zero_go_together() {
+    let allocator = arena(5, Contents::Poison).unwrap();
+    let mut zeroed = allocator
+        .try_alloc(Request::new(Order::ZERO).zeroed())
+        .unwrap();
+    assert!(bytes(&mut zeroed).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn contents_of_memory_that_is_not_mapped_are_refused_at_the_start() {
+    // misuse 11: more memory than the direct map reaches
+    let mut map: BootMap = BootMap::new();
+    map.add(NodeId(0), PhysAddr(1 << 40), 1 << 22).unwrap();
+    // SAFETY: the memory does not exist and is never touched.
+    #[allow(unsafe_code)]
+    let memory: Memory<'_, Mapped> = unsafe { Memory::claim(&mut map) };
+    let config = Config {
+        contents: Contents::Poison,
+        ..Config::default()
+    };
+    let memory = memory.with_storage(host::storage(1 << 20));
+    let (error, memory) = PageAllocator::new(memory, &config).unwrap_err();
+    assert_eq!(error, InitError::Unmapped(PhysAddr(1 << 40)));
+    assert_eq!(memory.map().free_bytes(), 1 << 22);
+}
