@@ -78,10 +78,10 @@ pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
-pub use memcg::{CreateError, MemcgId, RemoveError};
+pub use memcg::{CreateError, MemcgId, PageState, RemoveError};
 pub use mm::{
     BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
-    MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated,
+    MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated, StateChange,
 };
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;

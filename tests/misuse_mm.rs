@@ -194,7 +194,7 @@ fn more_groups_deeper_groups_and_more_owners_than_configured_are_refused() {
     // misuse 39
     let mut config = MmConfig::new(1, 3);
     config.memcgs.depth = 2;
-    config.memcgs.owners = 5;
+    config.memcgs.owners = 3;
     let mm = build(300, &config);
     let first = mm.create_memcg(MemcgId::ROOT).unwrap();
     let second = mm.create_memcg(first).unwrap();
@@ -202,24 +202,33 @@ fn more_groups_deeper_groups_and_more_owners_than_configured_are_refused() {
         mm.create_memcg(second),
         Err(CreateError::TooDeep { deepest: 2 })
     );
-    let third = mm.create_memcg(first).unwrap();
+    // The living hold all owner slots there are.
+    assert_eq!(mm.create_memcg(first), Err(CreateError::OwnersExhausted));
+    mm.remove_memcg(second).unwrap();
+    // Dead groups' frames hold theirs only until somebody needs one.
+    let kept: Vec<_> = (0..3)
+        .map(|_| {
+            let brief = mm.create_memcg(first).unwrap();
+            let kept = folio(&mm, brief);
+            mm.remove_memcg(brief).unwrap();
+            mm.check().unwrap();
+            assert_eq!(kept.memcg(), Some(first));
+            kept
+        })
+        .collect();
+    assert_eq!(mm.memcg_count(), 2);
+    assert_eq!(mm.memcg_usage(first), Ok(3));
+    drop(kept);
+    mm.check().unwrap();
+    config.memcgs.owners = 5;
+    let mm = build(300, &config);
+    for _ in 0..3 {
+        mm.create_memcg(MemcgId::ROOT).unwrap();
+    }
     assert_eq!(
-        mm.create_memcg(first),
+        mm.create_memcg(MemcgId::ROOT),
         Err(CreateError::TooMany { most: 4 })
     );
-    // Dead groups' frames hold their owner slots.
-    let kept = folio(&mm, third);
-    mm.remove_memcg(third).unwrap();
-    let fourth = mm.create_memcg(first).unwrap();
-    let also_kept = folio(&mm, fourth);
-    mm.remove_memcg(fourth).unwrap();
-    assert_eq!(mm.create_memcg(first), Err(CreateError::OwnersExhausted));
-    assert_eq!(mm.memcg_count(), 3);
-    drop(kept);
-    let fifth = mm.create_memcg(first).unwrap();
-    mm.remove_memcg(fifth).unwrap();
-    drop(also_kept);
-    mm.check().unwrap();
     // Numbers that cannot be are refused before anything is built.
     for (groups, owners) in [(0, 5), (1, 0), (u32::MAX, 8), (8, u32::MAX)] {
         let mut config = MmConfig::new(1, 3);

@@ -49,24 +49,33 @@ bitflags! {
         const UNEVICTABLE = 1 << 4;
         /// Was active before it was deactivated.
         const WORKINGSET = 1 << 5;
-        /// Changed since it was last written out.
-        const DIRTY = 1 << 6;
         /// Given to the LRU: in an add batch, linked, or isolated. Set once in a folio's life.
         const MEMBER = 1 << 7;
         /// Anonymous, but its contents may be thrown away: listed with the files.
         const LAZYFREE = 1 << 8;
-        /// Its contents are on their way to what backs them.
-        const WRITEBACK = 1 << 9;
         /// To be rotated to the old end when its writeback ends.
         const RECLAIM = 1 << 10;
         /// Some mapping locks it in memory.
         const MLOCKED = 1 << 11;
         /// The kernel said that it must not be reclaimed.
         const PINNED = 1 << 12;
+        /// The states that groups count, a bit each, in the order of memcg's list of them; changed by mm's account only.
+        const STATES = 0x7f << STATE_SHIFT;
+        /// Changed since it was last written out.
+        const DIRTY = 1 << (STATE_SHIFT + 1);
+        /// Its contents are on their way to what backs them.
+        const WRITEBACK = 1 << (STATE_SHIFT + 2);
     }
 }
 
+const STATE_SHIFT: usize = 13;
+
 impl Flags {
+    /// The flag of the state at `index` in memcg's list of them.
+    pub(crate) const fn of_state(index: usize) -> Self {
+        Self::from_bits_truncate(1 << (STATE_SHIFT + index)).intersection(Self::STATES)
+    }
+
     /// Not to be reclaimed, whatever list it is on now.
     pub(crate) const LOCKED: Self = Self::MLOCKED.union(Self::PINNED);
 }

@@ -136,16 +136,29 @@ impl FrameTable {
 
     /// Every frame that has a record.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FrameNo, &Record)> {
-        self.sections
-            .iter()
-            .enumerate()
-            .flat_map(move |(i, section)| {
-                let from = ((i as u32) << self.shift) + section.first;
-                let records = self.records.get(section.record as usize..).unwrap_or(&[]);
-                (from..)
-                    .map(FrameNo)
-                    .zip(records.iter().take(section.len as usize))
-            })
+        self.iter_from(FrameNo(0))
+    }
+
+    /// Every frame that has a record, from a number on.
+    pub(crate) fn iter_from(&self, from: FrameNo) -> impl Iterator<Item = (FrameNo, &Record)> {
+        let first = (from.0 >> self.shift) as usize;
+        let sections = self.sections.iter().enumerate().skip(first);
+        sections.flat_map(move |(i, section)| {
+            let start = ((i as u32) << self.shift) + section.first;
+            let skipped = from.0.saturating_sub(start).min(section.len);
+            let records = self
+                .records
+                .get((section.record + skipped) as usize..)
+                .unwrap_or(&[]);
+            (start + skipped..)
+                .map(FrameNo)
+                .zip(records.iter().take((section.len - skipped) as usize))
+        })
+    }
+
+    /// Number of records.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
     }
 
     #[inline]

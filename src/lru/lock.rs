@@ -96,8 +96,14 @@ impl<'a, P: Platform> View<'a, P> {
 
     /// The lruvec that `frame` belongs to at this moment.
     pub(crate) fn lruvec_of(self, frame: FrameNo) -> Option<LruVecIndex> {
-        self.memcgs
-            .owners()
-            .resolve(self.frames.record(frame).owner()?)
+        let record = self.frames.record(frame);
+        loop {
+            let owner = record.owner();
+            let lruvec = self.memcgs.owners().resolve(owner?);
+            // A frame that was given another owner meanwhile no longer keeps the old one's slot in use.
+            if record.owner() == owner {
+                return lruvec;
+            }
+        }
     }
 }

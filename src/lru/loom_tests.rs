@@ -20,7 +20,7 @@ use crate::addr::{CpuId, FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{Bump, Storage};
 use crate::frame::{Flags, FrameNo, FrameTable, Put};
 use crate::loom_host::{LoomLock, model_platform, run_as};
-use crate::memcg::{MemcgId, MemcgLimits, Memcgs};
+use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs};
 use crate::platform::{IrqOff, Platform};
 
 model_platform!(
@@ -102,7 +102,7 @@ impl<P: Platform> Machine<P> {
         let group = group(&machine);
         let owner = machine
             .memcgs
-            .try_charge(group, NodeId(0), 1)
+            .try_charge(group, NodeId(0), 1, Force::Within)
             .unwrap_or_else(|_| unreachable!("no limit"));
         let frame = machine.frames.number(Pfn(1)).unwrap();
         let record = machine.frames.record(frame);
@@ -116,7 +116,7 @@ impl<P: Platform> Machine<P> {
         let (machine, frame, child) = Self::with_new_frame(|machine| {
             machine
                 .memcgs
-                .create(MemcgId::ROOT, &IrqOff::new())
+                .create(MemcgId::ROOT, &IrqOff::new(), |_| ())
                 .unwrap()
         });
         // The reference that a putback drops.

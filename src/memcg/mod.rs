@@ -1,26 +1,45 @@
 //! Groups that frames are charged to.
 //!
-//! Owns: [`Memcgs`]: the tree of groups with their limits (tree.rs, counter.rs), and the owner slots that frames
-//! name (owner.rs).
-//! Invariants: a group's usage is the number of frames charged to it or to a group below it, at rest exactly. The root is
-//! not counted: its usage is the machine's. A frame is charged through exactly one owner slot.
-//! Lock ranks: `MemcgTree`. Charges take no lock: they pin the epoch, so that a group's end waits for them.
+//! Owns: [`Memcgs`]: the tree of groups (tree.rs), their counters and limits (counter.rs, charge.rs), the frames that CPUs
+//! keep in stock (stock.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
+//! Invariants: a group's counter is the number of frames charged to it or to a group below it, and of those in stock for
+//! them, at rest exactly. The root is not counted: its usage is the machine's. A frame is charged through exactly one owner slot.
+//! Lock ranks: `MemcgTree`, `MemcgStock`. Charges wait for no lock unless a limit is met: they pin the epoch, so that a group's
+//! end waits for them.
 //! Used by: lru (which lruvec a frame belongs to), mm (charge and uncharge), reclaim (walks).
 
+mod charge;
+#[cfg(all(test, not(loom)))]
+mod charge_tests;
 mod counter;
+mod events;
+mod iter;
+mod moving;
 mod owner;
+mod protection;
+mod states;
+mod stats;
+mod stock;
 mod tree;
 
 use core::fmt;
 
-use crate::addr::NodeId;
 use crate::boot::{Bump, StorageFull};
-use crate::platform::Platform;
+use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Epoch, Lock, Pinned};
+use crate::sync::{Epoch, Lock, PerCpu, Pinned};
 
-pub(crate) use owner::{LruVecIndex, OwnerIndex, Owners};
-pub use tree::{CreateError, RemoveError};
+pub(crate) use charge::Force;
+pub use counter::Protection;
+pub use events::Event;
+use iter::Cursor;
+pub(crate) use iter::Walk;
+pub(crate) use owner::{LruVecIndex, OwnerIndex, Owners, Standing};
+pub use protection::{Claim, Shield, Unclaimed, effective, high_delay_ms};
+pub use stats::PageState;
+use stats::Stats;
+use stock::Stock;
+pub use tree::{CreateError, ProtectError, RemoveError};
 use tree::{Group, Tree};
 pub(crate) use tree::{ROOT, Removal, Slot};
 
@@ -66,7 +85,11 @@ pub(crate) struct Memcgs<P: Platform> {
     owners: Owners,
     /// By lruvec: the owner slot that new charges name. Written while the group is created.
     current: &'static [AtomicU32],
-    /// Pinned by charges and uncharges; waited for by removal.
+    stocks: PerCpu<Lock<Stock, P>>,
+    stats: Stats<P>,
+    /// Groups whose limit was set below their usage and has not been met since: meanwhile nothing goes into a stock.
+    squeezed: AtomicU32,
+    /// Pinned by charges, uncharges and changes of state; waited for by removal and moves.
     epoch: Epoch<P>,
 }
 
@@ -102,15 +125,19 @@ impl<P: Platform> Memcgs<P> {
         if limits.owners < nodes || limits.owners > owner::MOST_OWNERS {
             return Err(MemcgFault::Limits);
         }
+        let cursors = bump.slots_mut(lruvecs as usize, |_| Cursor::START)?;
         let memcgs = Self {
             groups: bump.slots(limits.groups as usize, |slot| {
                 Group::new(slot as u32, limits.groups)
             })?,
             nodes,
             deepest: limits.depth,
-            tree: Lock::new(Tree::new(limits.groups)),
+            tree: Lock::new(Tree::new(limits.groups, cursors)),
             owners: Owners::build(bump, limits.owners)?,
             current: bump.slots(lruvecs as usize, |_| AtomicU32::new(u32::MAX))?,
+            stocks: bump.per_cpu(cpus, || Lock::new(Stock::default()))?,
+            stats: Stats::build(bump, lruvecs, cpus)?,
+            squeezed: AtomicU32::new(0),
             epoch: Epoch::new(bump.per_cpu(cpus, Default::default)?),
         };
         if !bump.is_measuring() {
@@ -120,42 +147,6 @@ impl<P: Platform> Memcgs<P> {
             }
         }
         Ok(memcgs)
-    }
-
-    /// Charges `frames` to a group and all above it, and names the owner slot for them.
-    #[inline]
-    pub(crate) fn try_charge(
-        &self,
-        id: MemcgId,
-        node: NodeId,
-        frames: u64,
-    ) -> Result<OwnerIndex, Refusal> {
-        // Pinned: if the group is seen alive, its end waits until this charge is complete.
-        let _pin = self.epoch.pin();
-        self.live(id).ok_or(Refusal::Gone)?;
-        let owner = self.current_owner(id.slot, node).ok_or(Refusal::Gone)?;
-        let mut at = id.slot;
-        while let Some(group) = self.limited(at) {
-            if !group.counter.try_charge(frames) {
-                self.uncharge_chain(id.slot, at, frames);
-                return Err(Refusal::Full(at));
-            }
-            at = group.parent.load(Ordering::Relaxed);
-        }
-        self.owners.charge(owner, frames);
-        Ok(owner)
-    }
-
-    /// Takes back `frames` charged through `owner`, from whoever they belong to now.
-    #[inline]
-    pub(crate) fn uncharge(&self, owner: OwnerIndex, frames: u64) {
-        // Pinned: the group that the owner resolves to cannot end before its counters are right.
-        let pin = self.epoch.pin();
-        if let Some(lruvec) = self.owners.resolve(owner) {
-            self.uncharge_chain(self.slot_of(lruvec), ROOT, frames);
-        }
-        drop(pin);
-        self.owners.put(owner, frames);
     }
 
     /// The group whose lruvec this is.
@@ -179,6 +170,12 @@ impl<P: Platform> Memcgs<P> {
         &self.owners
     }
 
+    /// Whether so few owner slots are free that dead groups should give theirs back.
+    pub(crate) fn owners_are_few(&self) -> bool {
+        // An eighth: batches then run often enough to end before the last one is taken.
+        self.owners.free() < self.owners.count() / 8
+    }
+
     /// Waits until every charge and uncharge that runs now is done.
     pub(crate) fn wait_for_charges(&self) {
         while self.epoch.synchronize().is_err() {
@@ -186,17 +183,34 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Gives up the owner slots of a removed group; those that frames still name stay, forwarding.
+    /// Ends what is counted for a removed group: frames in stock, frames by state, owner slots. Those slots that frames
+    /// still name stay, forwarding. Nobody counts for the group any more: the caller waited.
     pub(crate) fn put_owners(&self, slot: Slot) {
-        for lruvec in slot * self.nodes..(slot + 1) * self.nodes {
-            self.owners
-                .put(self.current[lruvec as usize].load(Ordering::Relaxed), 1);
+        let off = IrqOff::new();
+        self.drain_stocks(slot, &off);
+        for node in 0..self.nodes {
+            let charged = self.fold_states(slot, node);
+            let lruvec = self.lruvec_of(slot, node);
+            self.owners.settle(
+                self.current[lruvec as usize].load(Ordering::Relaxed),
+                charged,
+            );
         }
+    }
+
+    /// What counts on an owner slot, for `check()`: once its group is dead, frames too.
+    pub(crate) fn references(&self, owner: OwnerIndex) -> u64 {
+        let living = match self.owners.standing(owner) {
+            Some(Standing::Living(lruvec)) => self.stats.frames_charged(lruvec),
+            _ => 0,
+        };
+        self.owners.references(owner).wrapping_add(living)
     }
 
     /// Frames charged to the group or below it; `None` for a stale id.
     pub(crate) fn usage(&self, id: MemcgId) -> Option<u64> {
-        Some(self.live(id)?.counter.usage())
+        let counter = &self.live(id)?.counter;
+        Some(counter.usage().saturating_sub(self.stocked(id.slot)))
     }
 
     /// The group's limit in frames, `u64::MAX` if it has none; `None` for a stale id.
@@ -204,14 +218,27 @@ impl<P: Platform> Memcgs<P> {
         Some(self.live(id)?.counter.max())
     }
 
-    /// Sets the limit; running charges may still see the old one. `None` for a stale id or the root.
-    pub(crate) fn set_max(&self, id: MemcgId, frames: u64) -> Option<()> {
+    /// The highest usage that the group ever reached, frames in stock included; `None` for a stale id.
+    pub(crate) fn peak(&self, id: MemcgId) -> Option<u64> {
+        Some(self.live(id)?.counter.peak())
+    }
+
+    /// Above how many frames charges to the group are slowed down; `None` for a stale id.
+    pub(crate) fn high(&self, id: MemcgId) -> Option<u64> {
+        Some(self.live(id)?.counter.high())
+    }
+
+    /// Sets that. `None` for a stale id or the root.
+    pub(crate) fn set_high(&self, id: MemcgId, frames: u64) -> Option<()> {
         let _pin = self.epoch.pin();
-        self.live(id)
-            .filter(|_| id.slot != ROOT)?
-            .counter
-            .set_max(frames);
+        let group = self.live(id).filter(|_| id.slot != ROOT)?;
+        group.counter.set_high(frames);
         Some(())
+    }
+
+    /// Frames that the group asked to be protected; `None` for a stale id.
+    pub(crate) fn protection(&self, id: MemcgId, kind: Protection) -> Option<u64> {
+        Some(self.live(id)?.counter.share(kind).setting())
     }
 
     /// The id of the living group in `slot`.
@@ -232,13 +259,16 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Living groups but the root, which is not counted: (slot, frames charged by its counter).
+    /// Living groups but the root, which is not counted: (slot, frames charged by its counter, less those in stock).
     pub(crate) fn usages(&self) -> impl Iterator<Item = (Slot, u64)> {
         let living = (0..)
             .zip(self.groups)
             .skip(1)
             .filter(|(slot, group)| group.live_id(*slot).is_some());
-        living.map(|(slot, group)| (slot, group.counter.usage()))
+        living.map(|(slot, group)| {
+            let stocked = self.stocked(slot);
+            (slot, group.counter.usage().wrapping_sub(stocked))
+        })
     }
 
     /// Holds off the end of every group seen alive or dying from now on: its slot keeps its meaning, and its parent lives.
@@ -256,8 +286,9 @@ impl<P: Platform> Memcgs<P> {
     /// while pinned, so that the parent, which cannot die before its child is gone, is still there.
     pub(crate) fn heir_of(&self, id: MemcgId) -> Option<MemcgId> {
         let group = self
-            .limited(id.slot)
-            .filter(|group| group.is_used_as(id.generation))?;
+            .groups
+            .get(id.slot as usize)
+            .filter(|group| id.slot != ROOT && group.is_used_as(id.generation))?;
         let slot = group.parent.load(Ordering::Relaxed);
         let generation = self.groups.get(slot as usize)?.generation();
         Some(MemcgId { slot, generation })
@@ -270,35 +301,14 @@ impl<P: Platform> Memcgs<P> {
 
     /// The group above `slot`.
     pub(crate) fn parent_of(&self, slot: Slot) -> Option<Slot> {
-        Some(self.limited(slot)?.parent.load(Ordering::Relaxed))
+        let group = self.groups.get(slot as usize).filter(|_| slot != ROOT)?;
+        Some(group.parent.load(Ordering::Relaxed))
     }
 
     fn live(&self, id: MemcgId) -> Option<&Group> {
         self.groups
             .get(id.slot as usize)
             .filter(|group| group.is_live(id.generation))
-    }
-
-    /// A group with a counter: any but the root.
-    #[inline]
-    fn limited(&self, slot: Slot) -> Option<&Group> {
-        if slot == ROOT {
-            None
-        } else {
-            self.groups.get(slot as usize)
-        }
-    }
-
-    /// Uncharges from `from` up to, not including, `end`.
-    #[inline]
-    fn uncharge_chain(&self, from: Slot, end: Slot, frames: u64) {
-        let mut at = from;
-        while at != end
-            && let Some(group) = self.limited(at)
-        {
-            group.counter.uncharge(frames);
-            at = group.parent.load(Ordering::Relaxed);
-        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! Owns: [`Owners`], a type-stable array of slots, each for one (memcg, node).
 //! Invariants: a slot is free, or names the lruvec of a living group, or forwards to another slot in use. A forwarding slot
 //! never points back, so following it ends after as many steps as groups have died on the way up.
-//! It is free again when nothing counts on it: no living group, no charged frame or listed object, no slot
-//! that forwards to it.
+//! It is free again when nothing counts on it: no living group, no charged frame or listed object, no slot that forwards to
+//! it. Frames are counted here only once their group is dead: while it lives it holds the slot itself, and CPUs count its frames
+//! apart (stats.rs).
 //! Lock ranks: none. `forward` runs under both groups' lruvec locks, which is what makes a verified lookup stable.
 //! Used by: memcg (tree, charge), lru (lock), list_lru (lookup).
 
@@ -21,6 +22,18 @@ const FREE: u32 = u32::MAX;
 /// Set in `target` when the rest is an [`OwnerIndex`], clear when it is an [`LruVecIndex`].
 const FORWARD: u32 = 1 << 31;
 
+/// More than there are frames: while this is counted, frames may leave that are not counted yet.
+const UNSETTLED: u64 = 1 << 62;
+
+/// What an owner slot stands for at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// A living group's lruvec.
+    Living(LruVecIndex),
+    /// A dead group's, whose frames are those of this lruvec now.
+    Inherited(LruVecIndex),
+}
+
 /// More slots than this could not be told from `FREE` and `FORWARD`.
 pub(super) const MOST_OWNERS: u32 = FORWARD - 1;
 
@@ -28,7 +41,8 @@ pub(super) const MOST_OWNERS: u32 = FORWARD - 1;
 struct Slot {
     /// What this slot stands for.
     target: AtomicU32,
-    /// 1 for a living group, 1 for each charged frame or listed object, 1 for each slot that forwards here.
+    /// 1 for a living group, 1 for each frame of a dead one, 1 for each listed object, 1 for each slot that forwards here;
+    /// `UNSETTLED` more from the end of a group until its frames are counted in.
     references: AtomicU64,
 }
 
@@ -38,6 +52,8 @@ pub(crate) struct Owners {
     slots: &'static [Slot],
     /// Where the search for a free slot starts; only a hint.
     next: AtomicU32,
+    /// Slots that are not free.
+    used: AtomicU32,
 }
 
 impl Owners {
@@ -49,12 +65,13 @@ impl Owners {
         Ok(Self {
             slots: bump.slots(count as usize, slot)?,
             next: AtomicU32::new(0),
+            used: AtomicU32::new(0),
         })
     }
 
     /// Takes a free slot for a living group's `lruvec`.
     pub(super) fn take(&self, lruvec: LruVecIndex) -> Option<OwnerIndex> {
-        let count = self.slots.len() as u32;
+        let count = self.count();
         let from = self.next.load(Ordering::Relaxed);
         let found = (0..count).map(|i| (from + i) % count).find(|&i| {
             let slot = &self.slots[i as usize];
@@ -69,12 +86,22 @@ impl Owners {
             .references
             .store(1, Ordering::Relaxed);
         self.next.store((found + 1) % count, Ordering::Relaxed);
+        self.used.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
     /// The lruvec that frames of `owner` belong to now. Stable only under that lruvec's lock.
     #[inline]
     pub(crate) fn resolve(&self, owner: OwnerIndex) -> Option<LruVecIndex> {
+        match self.standing(owner)? {
+            Standing::Living(lruvec) | Standing::Inherited(lruvec) => Some(lruvec),
+        }
+    }
+
+    /// As [`resolve`](Self::resolve), and whether the group that was charged still lives.
+    #[inline]
+    pub(crate) fn standing(&self, owner: OwnerIndex) -> Option<Standing> {
+        let mut standing: fn(LruVecIndex) -> Standing = Standing::Living;
         let mut owner = owner;
         // Each step goes to a slot of an ancestor; the bound only stops a damaged slot.
         for _ in 0..self.slots.len() {
@@ -86,8 +113,11 @@ impl Owners {
                 .load(Ordering::Acquire)
             {
                 FREE => return None,
-                target if target & FORWARD != 0 => owner = target & !FORWARD,
-                lruvec => return Some(lruvec),
+                target if target & FORWARD != 0 => {
+                    standing = Standing::Inherited;
+                    owner = target & !FORWARD;
+                }
+                lruvec => return Some(standing(lruvec)),
             }
         }
         None
@@ -113,6 +143,7 @@ impl Owners {
             if slot.references.fetch_sub(references, Ordering::AcqRel) != references {
                 return;
             }
+            self.used.fetch_sub(1, Ordering::Relaxed);
             let target = slot.target.swap(FREE, Ordering::AcqRel);
             if target == FREE || target & FORWARD == 0 {
                 return;
@@ -121,7 +152,8 @@ impl Owners {
         }
     }
 
-    /// From now on `child`'s frames are `parent`'s. The caller holds both lruvec locks.
+    /// From now on `child`'s frames are `parent`'s. The caller holds both lruvec locks, and settles `child` after
+    /// a grace period.
     pub(crate) fn forward(&self, child: OwnerIndex, parent: OwnerIndex) {
         let (Some(slot), Some(_)) = (
             self.slots.get(child as usize),
@@ -130,8 +162,30 @@ impl Owners {
             return;
         };
         self.charge(parent, 1);
+        // From now on frames leave through `put`, before `settle` can count them in.
+        self.charge(child, UNSETTLED);
         // Release pairs with the Acquire of `resolve`.
         slot.target.store(FORWARD | parent, Ordering::Release);
+    }
+
+    /// Counts in the `frames` of a dead group that are left, and drops the group's own reference. Nobody counts frames
+    /// of this owner apart any more: the caller waited for them.
+    pub(super) fn settle(&self, owner: OwnerIndex, frames: u64) {
+        if let Some(slot) = self.slots.get(owner as usize) {
+            slot.references.fetch_add(frames, Ordering::Relaxed);
+        }
+        self.put(owner, UNSETTLED + 1);
+    }
+
+    /// Slots that nobody has.
+    pub(super) fn free(&self) -> u32 {
+        self.count()
+            .saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    /// All slots.
+    pub(super) fn count(&self) -> u32 {
+        self.slots.len() as u32
     }
 
     /// References to `owner`, for `check()`.
@@ -166,11 +220,14 @@ mod tests {
     fn a_dead_owner_forwards_until_its_last_frame_is_gone() {
         let owners = owners(3);
         let (parent, child) = (owners.take(0).unwrap(), owners.take(1).unwrap());
-        owners.charge(child, 5);
+        assert_eq!(owners.standing(child), Some(Standing::Living(1)));
         owners.forward(child, parent);
-        owners.put(child, 1); // its group
+        assert_eq!(owners.standing(child), Some(Standing::Inherited(0)));
+        // Three frames leave before the five that were charged are counted in.
+        owners.put(child, 3);
+        owners.settle(child, 5);
         assert_eq!(owners.resolve(child), Some(0));
-        owners.put(child, 4);
+        owners.put(child, 1);
         assert_eq!(owners.resolve(child), Some(0));
         assert_eq!(owners.references(parent), 2);
         owners.put(child, 1);
@@ -182,11 +239,10 @@ mod tests {
     fn a_chain_of_dead_owners_is_freed_from_its_far_end() {
         let owners = owners(3);
         let [root, middle, leaf] = [0, 1, 2].map(|vec| owners.take(vec).unwrap());
-        owners.charge(leaf, 1);
         owners.forward(leaf, middle);
-        owners.put(leaf, 1);
+        owners.settle(leaf, 1);
         owners.forward(middle, root);
-        owners.put(middle, 1);
+        owners.settle(middle, 0);
         assert_eq!(owners.resolve(leaf), Some(0));
         assert_eq!(owners.in_use().count(), 3);
         owners.put(leaf, 1);
@@ -198,8 +254,9 @@ mod tests {
     fn no_slot_is_given_twice() {
         let owners = owners(2);
         assert!(owners.take(0).is_some() && owners.take(1).is_some());
-        assert_eq!(owners.take(2), None);
+        assert_eq!((owners.take(2), owners.free()), (None, 0));
         owners.put(0, 1);
+        assert_eq!(owners.free(), 1);
         assert_eq!(owners.take(2), Some(0));
     }
 }

@@ -1,6 +1,6 @@
 //! The shape of the tree and the life of a group.
 //!
-//! Owns: [`Group`] and its states; creation, removal, the walk over a subtree.
+//! Owns: [`Group`] and its states; creation, removal, what comes after a group in a walk.
 //! Invariants: a group is `Live` from the moment its id is published, which happens last; its slot is reused, under a new
 //! generation, only after a grace period in which nobody charges to it any more. A parent outlives its children.
 //! Removal: `Dying` (no new charges) → grace period (running charges end) → lists and owners go to the parent →
@@ -10,7 +10,9 @@
 
 use core::fmt;
 
-use super::counter::PageCounter;
+use super::counter::{PageCounter, Protection};
+use super::events::Events;
+use super::iter::Cursor;
 use super::{MemcgId, Memcgs};
 use crate::addr::NodeId;
 use crate::platform::{IrqOff, Platform};
@@ -39,6 +41,9 @@ pub(super) struct Group {
     /// Generation and [`Life`].
     life: AtomicU64,
     pub(super) counter: PageCounter,
+    pub(super) events: Events,
+    /// Moves of charges out of this place that are under way. Not reset: a move may outlive its group.
+    pub(super) moving: AtomicU32,
     /// Steps from the root. Written before the group is published.
     depth: AtomicU32,
     // Links; written under the tree lock, `parent` before the group is published.
@@ -55,6 +60,8 @@ pub(super) struct Tree {
     free: Slot,
     /// Groups alive or dying.
     used: u32,
+    /// By lruvec; see iter.rs.
+    pub(super) cursors: &'static mut [Cursor],
 }
 
 impl Ranked for Tree {
@@ -77,7 +84,7 @@ pub enum CreateError {
         /// The configured depth.
         deepest: u32,
     },
-    /// All owner slots are held by dead groups whose frames are still in use: free some, or configure more.
+    /// Every owner slot is one of a living group, or of a group that is ending: configure more.
     OwnersExhausted,
 }
 
@@ -91,6 +98,26 @@ pub enum RemoveError {
     Root,
     /// It has children: remove them first.
     HasChildren,
+}
+
+/// Why a group's protection was not set. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ProtectError {
+    /// The id names no living group.
+    NoSuchGroup(MemcgId),
+    /// The root competes with nobody: nothing protects it.
+    Root,
+    /// More than the group may have.
+    AboveMax {
+        /// Its limit in frames.
+        max: u64,
+    },
+    /// More than the group above asked for, so that it could never be in effect: protect that one first.
+    AboveParent {
+        /// The parent's setting in frames.
+        parent: u64,
+    },
 }
 
 /// A group on its way out: its lists and owners must be given to the parent before [`Memcgs::finish_removal`].
@@ -108,6 +135,8 @@ impl Group {
         Self {
             life: AtomicU64::new(pack(0, if root { Life::Live } else { Life::Free })),
             counter: PageCounter::new(),
+            events: Events::default(),
+            moving: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             parent: AtomicU32::new(NONE),
             first_child: AtomicU32::new(NONE),
@@ -140,10 +169,11 @@ impl Group {
 }
 
 impl Tree {
-    pub(super) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32, cursors: &'static mut [Cursor]) -> Self {
         Self {
             free: if count > 1 { 1 } else { NONE },
             used: 1,
+            cursors,
         }
     }
 }
@@ -176,6 +206,7 @@ impl<P: Platform> Memcgs<P> {
         tree.free = group.next_sibling.load(Ordering::Relaxed);
         tree.used += 1;
         group.counter.reset();
+        group.events.reset();
         group.depth.store(depth, Ordering::Relaxed);
         group.parent.store(parent.slot, Ordering::Relaxed);
         group.first_child.store(NONE, Ordering::Relaxed);
@@ -187,6 +218,34 @@ impl<P: Platform> Memcgs<P> {
             .life
             .store(pack(generation, Life::Live), Ordering::Release);
         Ok(MemcgId { slot, generation })
+    }
+
+    /// Sets how many frames of a group are protected.
+    ///
+    /// # Errors
+    /// [`ProtectError`], with nothing changed.
+    pub(crate) fn protect(
+        &self,
+        id: MemcgId,
+        kind: Protection,
+        frames: u64,
+        off: &IrqOff<P>,
+    ) -> Result<(), ProtectError> {
+        // Locked: the group cannot begin to end, and its parent's setting cannot change, meanwhile.
+        let _tree = self.tree.lock(off);
+        let group = self.live(id).ok_or(ProtectError::NoSuchGroup(id))?;
+        let parent = group.parent.load(Ordering::Relaxed);
+        let above = self.groups.get(parent as usize).ok_or(ProtectError::Root)?;
+        let max = group.counter.max();
+        if frames > max {
+            return Err(ProtectError::AboveMax { max });
+        }
+        let setting = above.counter.share(kind).setting();
+        if parent != ROOT && frames > setting {
+            return Err(ProtectError::AboveParent { parent: setting });
+        }
+        group.counter.protect(kind, frames, &above.counter);
+        Ok(())
     }
 
     /// Ends new charges to a group, and waits until running ones are done.
@@ -209,6 +268,11 @@ impl<P: Platform> Memcgs<P> {
         group
             .life
             .store(pack(id.generation, Life::Dying), Ordering::Release);
+        // Its parent's children no longer include it. Usage may change until the end, its setting does not.
+        let parent = &self.groups[group.parent.load(Ordering::Relaxed) as usize].counter;
+        for kind in [Protection::Min, Protection::Low] {
+            group.counter.protect(kind, 0, parent);
+        }
         drop(tree);
         Ok(Removal {
             child: id.slot,
@@ -220,7 +284,11 @@ impl<P: Platform> Memcgs<P> {
     pub(crate) fn finish_removal(&self, removal: Removal, off: &IrqOff<P>) {
         let mut tree = self.tree.lock(off);
         let group = &self.groups[removal.child as usize];
+        self.leave_cursors(tree.cursors, removal.child);
         self.unlink_child(&self.groups[removal.parent as usize], group);
+        if group.counter.squeezed().swap(false, Ordering::Relaxed) {
+            self.squeezed.fetch_sub(1, Ordering::SeqCst);
+        }
         let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
         group.life.store(
             pack(generation.wrapping_add(1), Life::Free),
@@ -231,35 +299,23 @@ impl<P: Platform> Memcgs<P> {
         tree.used -= 1;
     }
 
-    /// The group after `at` in a walk over `root` and everything below it, parents first.
-    /// Ends early if `at` left the tree meanwhile, whoever has its slot now.
-    pub(crate) fn next_in_subtree(
-        &self,
-        root: MemcgId,
-        at: MemcgId,
-        off: &IrqOff<P>,
-    ) -> Option<MemcgId> {
-        let _tree = self.tree.lock(off);
-        let named = |slot: Slot| {
-            let group = self.groups.get(slot as usize)?;
-            let (generation, _) = unpack(group.life.load(Ordering::Relaxed));
-            Some(MemcgId { slot, generation })
-        };
-        // While a group is in the tree, so is all that is above it: nobody else has the root's slot.
-        let child = self.still(at)?.first_child.load(Ordering::Relaxed);
+    /// The group after `slot` in a walk over `root` and everything below it, parents first. The tree is locked, and `slot` in it.
+    pub(super) fn successor(&self, root: Slot, slot: Slot) -> Option<Slot> {
+        let group = self.groups.get(slot as usize)?;
+        let child = group.first_child.load(Ordering::Relaxed);
         if child != NONE {
-            return named(child);
+            return Some(child);
         }
-        let mut at = at.slot;
+        let mut at = slot;
         // Climbs at most the depth of the tree.
         for _ in 0..=self.deepest {
-            if at == root.slot {
+            if at == root {
                 return None;
             }
             let group = self.groups.get(at as usize)?;
             let sibling = group.next_sibling.load(Ordering::Relaxed);
             if sibling != NONE {
-                return named(sibling);
+                return Some(sibling);
             }
             at = group.parent.load(Ordering::Relaxed);
         }
@@ -267,7 +323,7 @@ impl<P: Platform> Memcgs<P> {
     }
 
     /// The group, unless it has left the tree.
-    fn still(&self, id: MemcgId) -> Option<&Group> {
+    pub(super) fn still(&self, id: MemcgId) -> Option<&Group> {
         let group = self.groups.get(id.slot as usize)?;
         group.is_used_as(id.generation).then_some(group)
     }
@@ -362,9 +418,9 @@ impl fmt::Display for CreateError {
                 f,
                 "groups nest at most {deepest} deep: configure a greater depth"
             ),
-            Self::OwnersExhausted => f.write_str(
-                "dead groups' frames hold every owner slot: free some, or configure more",
-            ),
+            Self::OwnersExhausted => {
+                f.write_str("living groups hold every owner slot: remove some, or configure more")
+            }
         }
     }
 }
@@ -379,5 +435,20 @@ impl fmt::Display for RemoveError {
     }
 }
 
+impl fmt::Display for ProtectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchGroup(id) => write!(f, "the group {id} does not exist"),
+            Self::Root => f.write_str("the root group cannot be protected"),
+            Self::AboveMax { max } => write!(f, "the group may have {max} frames: protect no more"),
+            Self::AboveParent { parent } => write!(
+                f,
+                "the group above protects {parent} frames: protect no more, or that one first"
+            ),
+        }
+    }
+}
+
 impl core::error::Error for CreateError {}
+impl core::error::Error for ProtectError {}
 impl core::error::Error for RemoveError {}

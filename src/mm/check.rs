@@ -1,7 +1,8 @@
 //! Recounting everything from scratch.
 //!
 //! Owns: [`Mm::check`]. Invariants: checked, not held: sizes equal walks; each listed frame is its lruvec's and flagged so; usage equals the
-//! frames charged; lengths of object lists equal walks; owner slots count exactly what names them; the allocator's own check.
+//! frames charged, and counts by state the frames in it; lengths of object lists equal walks; owner slots count exactly what names
+//! them; the allocator's own check.
 //! Lock ranks: `LruBatch`, `LruVec`, `ListLru`, one at a time. Used by: tests, and kernels at rest: nothing else may run meanwhile.
 
 use core::fmt;
@@ -11,7 +12,7 @@ use crate::addr::Pfn;
 use crate::alloc;
 use crate::frame::Flags;
 use crate::lru::ListKind;
-use crate::memcg::{OwnerIndex, ROOT, Slot};
+use crate::memcg::{OwnerIndex, PageState};
 use crate::platform::{IrqOff, Platform};
 
 /// What does not add up.
@@ -54,6 +55,17 @@ pub enum MmFault {
         /// Frames by the counter.
         stated: u64,
     },
+    /// The frames of a group and node in a state differ from its count.
+    State {
+        /// Slot of the group.
+        memcg: u32,
+        /// The state.
+        state: PageState,
+        /// Frames by the records.
+        counted: u64,
+        /// Frames by the counts of all CPUs.
+        stated: i64,
+    },
     /// A list of objects is shorter or longer than its length says, or holds objects of others.
     Objects {
         /// The list.
@@ -87,6 +99,7 @@ impl<P: Platform> Mm<P> {
         self.alloc.check().map_err(MmFault::Alloc)?;
         self.check_lists()?;
         self.check_usage()?;
+        self.check_states()?;
         self.lists().recount().map_err(|fault| MmFault::Objects {
             list: fault.list,
             memcg: fault.memcg,
@@ -148,10 +161,10 @@ impl<P: Platform> Mm<P> {
     fn check_usage(&self) -> Result<(), MmFault> {
         for (memcg, stated) in self.memcgs.usages() {
             let counted = self.charged_frames(|owner| {
-                self.memcgs
-                    .owners()
-                    .resolve(owner)
-                    .is_some_and(|lruvec| self.is_at_or_below(self.memcgs.slot_of(lruvec), memcg))
+                self.memcgs.owners().resolve(owner).is_some_and(|lruvec| {
+                    self.memcgs
+                        .is_at_or_below(self.memcgs.slot_of(lruvec), memcg)
+                })
             });
             if counted != stated {
                 return Err(MmFault::Usage {
@@ -159,6 +172,40 @@ impl<P: Platform> Mm<P> {
                     counted,
                     stated,
                 });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_states(&self) -> Result<(), MmFault> {
+        for state in PageState::ALL {
+            let flag = Flags::of_state(state.index());
+            let in_state = || {
+                let records = self.frames.iter().map(|(_, record)| record);
+                records.filter(|record| record.flags().contains(flag))
+            };
+            let none = in_state().next().is_none();
+            for lruvec in 0..self.lru.count() {
+                let stated = self.memcgs.raw_state(lruvec, state);
+                if none && stated == 0 {
+                    continue;
+                }
+                let here = |record: &&crate::frame::Record| {
+                    let owner = record.owner();
+                    owner.and_then(|owner| self.memcgs.owners().resolve(owner)) == Some(lruvec)
+                };
+                let counted = in_state()
+                    .filter(here)
+                    .map(|record| record.order().frames())
+                    .sum();
+                if i64::try_from(counted) != Ok(stated) {
+                    return Err(MmFault::State {
+                        memcg: self.memcgs.slot_of(lruvec),
+                        state,
+                        counted,
+                        stated,
+                    });
+                }
             }
         }
         Ok(())
@@ -181,7 +228,7 @@ impl<P: Platform> Mm<P> {
                 .count() as u64;
             let (counted, stated) = (
                 frames + self.lists().owned_by(owner) + forwards + living,
-                self.memcgs.owners().references(owner),
+                self.memcgs.references(owner),
             );
             if counted != stated {
                 return Err(MmFault::Owner {
@@ -201,17 +248,6 @@ impl<P: Platform> Mm<P> {
             .iter()
             .filter(|(_, record)| record.owner().is_some_and(&mut picks));
         charged.map(|(_, record)| record.order().frames()).sum()
-    }
-
-    fn is_at_or_below(&self, slot: Slot, ancestor: Slot) -> bool {
-        let mut at = slot;
-        while at != ancestor && at != ROOT {
-            match self.memcgs.parent_of(at) {
-                Some(parent) => at = parent,
-                None => return false,
-            }
-        }
-        at == ancestor
     }
 }
 
@@ -246,6 +282,15 @@ impl fmt::Display for MmFault {
                     "{counted} frames are charged to group {memcg} and below, its usage says {stated}"
                 )
             }
+            Self::State {
+                memcg,
+                state,
+                counted,
+                stated,
+            } => write!(
+                f,
+                "{counted} frames of group {memcg} are in {state:?}, its count says {stated}"
+            ),
             Self::Objects {
                 list,
                 memcg,

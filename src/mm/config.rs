@@ -15,7 +15,7 @@ use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Numbers that an instance is built for.
 #[derive(Clone, Debug)]
@@ -114,6 +114,7 @@ impl<P: Platform> Mm<P> {
             shrinkers,
             list_lrus,
             refused_puts: AtomicU64::new(0),
+            reown_from: AtomicU32::new(0),
             reclaimers,
             scanners,
         })

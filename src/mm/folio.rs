@@ -13,7 +13,7 @@ use crate::addr::{Order, Pfn, PhysAddr};
 use crate::alloc::Pages;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::Backing;
-use crate::memcg::{self, LruVecIndex, MemcgId};
+use crate::memcg::{self, Event, Force, LruVecIndex, MemcgId};
 use crate::platform::Platform;
 
 /// What any holder of a reference may see of a folio.
@@ -52,22 +52,18 @@ impl<'m, P: Platform> Pages<'m, P> {
         mm: &'m Mm<P>,
         memcg: MemcgId,
     ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
-        self.charge_or_full(mm, memcg).map_err(|(refusal, pages)| {
-            let error = match refusal {
-                Refusal::Foreign => ChargeError::Foreign,
-                Refusal::Memcg(memcg::Refusal::Gone) => ChargeError::NoSuchGroup(memcg),
-                Refusal::Memcg(memcg::Refusal::Full(slot)) => ChargeError::OverLimit {
-                    limited: mm.memcgs.id_of(slot),
-                },
-            };
-            (error, pages)
-        })
+        self.charge_or_full(mm, memcg, Force::Within)
+            .map_err(|(refusal, pages)| {
+                mm.note_refusal(refusal);
+                (mm.charge_error(memcg, refusal), pages)
+            })
     }
 
     pub(crate) fn charge_or_full(
         self,
         mm: &'m Mm<P>,
         memcg: MemcgId,
+        force: Force,
     ) -> Result<Folio<'m, P>, (Refusal, Self)> {
         let Some(frame) = mm
             .frames
@@ -78,7 +74,7 @@ impl<'m, P: Platform> Pages<'m, P> {
         };
         let owner = match mm
             .memcgs
-            .try_charge(memcg, self.node(), self.order().frames())
+            .try_charge(memcg, self.node(), self.order().frames(), force)
         {
             Ok(owner) => owner,
             Err(refusal) => return Err((Refusal::Memcg(refusal), self)),
@@ -88,6 +84,28 @@ impl<'m, P: Platform> Pages<'m, P> {
         record.birth(self.order(), self.zone());
         let _ = self.into_block().into_parts(); // the record stands for them now
         Ok(Folio(FolioView { mm, frame }))
+    }
+}
+
+impl<P: Platform> Mm<P> {
+    /// Counts a charge that met a limit, once for each that a caller makes.
+    pub(crate) fn note_refusal(&self, refusal: Refusal) {
+        if let Refusal::Memcg(memcg::Refusal::Full(slot)) = refusal
+            && let Some(full) = self.memcgs.id_of(slot)
+        {
+            self.memcgs.raise(full, Event::Max);
+        }
+    }
+
+    /// What a caller is told.
+    pub(crate) fn charge_error(&self, memcg: MemcgId, refusal: Refusal) -> ChargeError {
+        match refusal {
+            Refusal::Foreign => ChargeError::Foreign,
+            Refusal::Memcg(memcg::Refusal::Gone) => ChargeError::NoSuchGroup(memcg),
+            Refusal::Memcg(memcg::Refusal::Full(slot)) => ChargeError::OverLimit {
+                limited: self.memcgs.id_of(slot),
+            },
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Groups as kernels handle them.
 //!
-//! Owns: creation, removal, limits and usage of memcgs. Invariants: a removed group's frames belong to its parent before the
+//! Owns: creation, removal and usage of memcgs. Invariants: a removed group's frames belong to its parent before the
 //! call returns; removing touches lists, not frames or objects.
-//! Lock ranks: takes `MemcgTree` (under it, for a new group, `ListLru`), then `ListLru` pairs, then `LruVec` pairs; waits for grace periods holding none. Used by: kernels, reclaim.
+//! Lock ranks: takes `MemcgTree` (under it, for a new group, `ListLru`), then `ListLru` pairs, then `LruVec` pairs; waits for grace
+//! periods holding none. Used by: kernels, reclaim.
 
 use core::fmt;
 
@@ -21,8 +22,18 @@ impl<P: Platform> Mm<P> {
     /// [`CreateError`], with nothing changed.
     pub fn create_memcg(&self, parent: MemcgId) -> Result<MemcgId, CreateError> {
         let off = IrqOff::new();
-        self.memcgs
-            .create(parent, &off, |memcg| self.lists().open(memcg, &off))
+        let create = || {
+            self.memcgs
+                .create(parent, &off, |memcg| self.lists().open(memcg, &off))
+        };
+        match create() {
+            Err(CreateError::OwnersExhausted) => {
+                // Frames of dead groups may hold slots that their heirs do not need.
+                self.reown_all();
+                create()
+            }
+            created => created,
+        }
     }
 
     /// Removes a group without children. Its frames, its objects on lists, its shrinkers' deferred work, and its charges still to
@@ -44,6 +55,9 @@ impl<P: Platform> Mm<P> {
         self.memcgs.wait_for_charges();
         self.memcgs.put_owners(removal.child);
         self.memcgs.finish_removal(removal, &IrqOff::new());
+        if self.memcgs.owners_are_few() {
+            let _: super::reown::Looked = self.reown();
+        }
         Ok(())
     }
 
@@ -53,23 +67,6 @@ impl<P: Platform> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn memcg_usage(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
         self.memcgs.usage(memcg).ok_or(NoSuchGroup(memcg))
-    }
-
-    /// A group's limit in frames, `u64::MAX` if it has none.
-    ///
-    /// # Errors
-    /// [`NoSuchGroup`] for a stale id.
-    pub fn memcg_max(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
-        self.memcgs.max(memcg).ok_or(NoSuchGroup(memcg))
-    }
-
-    /// Sets a group's limit in frames. Frees nothing: further charges fail until usage falls below it
-    /// ([`shrink_memcg_to`](Self::shrink_memcg_to) also reclaims).
-    ///
-    /// # Errors
-    /// [`NoSuchGroup`] for a stale id, or the root, which has no limit.
-    pub fn set_memcg_max(&self, memcg: MemcgId, frames: u64) -> Result<(), NoSuchGroup> {
-        self.memcgs.set_max(memcg, frames).ok_or(NoSuchGroup(memcg))
     }
 
     /// Groups that exist, the root and dying ones included.

@@ -5,16 +5,22 @@
 //! is charged from `charge_to` until its last reference is dropped, and then leaves its list, its group and returns to the allocator, in that order.
 //! Lock ranks: none of its own. Used by: kernels; reclaim adds what needs the eviction hooks.
 
+mod account;
 mod batches;
 mod check;
 mod config;
 mod folio;
 mod groups;
 mod isolated;
+mod limits;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod migrate;
 mod moves;
+mod moving;
 mod objects;
 mod release;
+mod reown;
 mod scanners;
 mod split;
 mod stat;
@@ -30,8 +36,9 @@ use crate::memcg::Memcgs;
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub use account::StateChange;
 pub use batches::BatchesOff;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
@@ -41,6 +48,7 @@ pub use groups::NoSuchGroup;
 pub use isolated::Isolated;
 pub(crate) use migrate::Frozen;
 pub use moves::LruError;
+pub use moving::{MoveError, Moving};
 pub(crate) use scanners::{Scan, Scanners};
 pub use split::{Split, SplitError, SplitIsolated};
 pub use stat::LruStat;
@@ -55,6 +63,8 @@ pub struct Mm<P: Platform> {
     list_lrus: ListLrus<P>,
     /// Puts of references that nobody held; each leaked its frame. 0 in a correct kernel.
     refused_puts: AtomicU64,
+    /// Number of the frame at which the next look for frames of dead groups begins; only a hint.
+    reown_from: AtomicU32,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
     /// Where compaction is, by zone; see reclaim.

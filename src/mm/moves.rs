@@ -7,9 +7,10 @@
 
 use core::fmt;
 
-use super::{Folio, FolioView, Isolated};
+use super::{Folio, FolioView, Isolated, StateChange};
 use crate::frame::{Flags, State};
 use crate::lru::{Backing, Mlock, Move};
+use crate::memcg::PageState;
 use crate::platform::{IrqOff, Platform};
 
 /// Why a folio could not be given to the LRU, or taken from it. Nothing was changed.
@@ -101,7 +102,7 @@ impl<'m, P: Platform> Folio<'m, P> {
     /// has made sure that a write from now on will be noticed.
     pub fn lazy_free(&self) {
         if Move::LazyFree.applies(self.record().flags()) {
-            self.record().clear(Flags::DIRTY);
+            self.account(PageState::DIRTY, StateChange::Leave);
             self.queue_one(Move::LazyFree);
         }
     }
@@ -154,10 +155,10 @@ impl<'m, P: Platform> Folio<'m, P> {
 }
 
 impl<P: Platform> FolioView<'_, P> {
-    /// Marks its contents as newer than what backs them.
+    /// Marks its contents as newer than what backs them: [`PageState::DIRTY`].
     #[inline]
     pub fn mark_dirty(&self) {
-        self.record().set(Flags::DIRTY);
+        self.account(PageState::DIRTY, StateChange::Enter);
     }
 
     /// Whether its contents are newer than what backs them.
@@ -190,15 +191,15 @@ impl<P: Platform> FolioView<'_, P> {
         self.record().flags().contains(Flags::WRITEBACK)
     }
 
-    /// Its contents are on their way to what backs them.
+    /// Its contents are on their way to what backs them: [`PageState::WRITEBACK`].
     pub fn start_writeback(&self) {
-        self.record().set(Flags::WRITEBACK);
+        self.account(PageState::WRITEBACK, StateChange::Enter);
     }
 
     /// They arrived. A folio that reclaim waits for moves to the old end of its list. May be called from an interrupt handler.
     pub fn end_writeback(&self) {
-        let both = Flags::WRITEBACK | Flags::RECLAIM;
-        if self.record().clear(both).contains(both) {
+        let ended = self.account(PageState::WRITEBACK, StateChange::Leave);
+        if ended && self.record().clear(Flags::RECLAIM).contains(Flags::RECLAIM) {
             self.queue_if_applies(Move::Rotate);
         }
     }

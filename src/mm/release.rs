@@ -86,7 +86,7 @@ impl<P: Platform> Mm<P> {
                         *frames += more;
                         return;
                     }
-                    (Some((owner, frames)), _) => self.memcgs.uncharge(*owner, *frames),
+                    (Some((owner, frames)), _) => self.memcgs.uncharge(*owner, *frames, off),
                     (None, _) => {}
                 }
                 run = next;
@@ -96,6 +96,7 @@ impl<P: Platform> Mm<P> {
                 let record = self.frames.record(frame);
                 let order = record.order();
                 if let Some(owner) = record.owner() {
+                    self.view().leave_states(frame, off);
                     record.set_owner(None);
                     uncharge(Some((owner, order.frames())));
                 }

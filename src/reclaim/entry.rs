@@ -9,7 +9,7 @@ use super::evict::{Evict, Oom};
 use super::scan::Progress;
 use crate::addr::ZoneKind;
 use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, MemcgId};
+use crate::memcg::{self, Event, Force, MemcgId, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
 use crate::sync::Refused;
@@ -174,19 +174,33 @@ impl<P: Evict> Mm<P> {
     fn scan_at_rising_priority(&self, root: MemcgId, progress: &mut Progress) {
         for priority in (0..=FIRST_PRIORITY).rev() {
             progress.priority = priority;
-            let mut at = Some(root);
-            while let Some(group) = at
-                && progress.left() > 0
-            {
-                for node in 0..self.memcgs().nodes() {
-                    self.shrink_lruvec(group, node, progress);
-                    self.shrink_objects_of(group, node, progress);
-                }
-                at = self.memcgs().next_in_subtree(root, group, &IrqOff::new());
+            for node in 0..self.memcgs().nodes() {
+                self.scan_node(root, node, progress);
             }
             if progress.left() == 0 {
                 return;
             }
+        }
+    }
+
+    /// Scans a subtree's lruvecs on one node at one priority.
+    fn scan_node(&self, root: MemcgId, node: u32, progress: &mut Progress) {
+        // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
+        // the last priority each looks at everything: what it says is exhausted must be.
+        let mut shared = (progress.priority > 0).then(|| Walk::new(root, node));
+        let mut last = None;
+        while progress.left() > 0 {
+            let off = IrqOff::new();
+            let next = match (&mut shared, last) {
+                (Some(walk), _) => self.memcgs().step(walk, &off),
+                (None, None) => Some(root),
+                (None, Some(last)) => self.memcgs().next_in_subtree(root, last, &off),
+            };
+            drop(off);
+            let Some(group) = next else { break };
+            last = Some(group);
+            self.shrink_lruvec(group, node, progress);
+            self.shrink_objects_of(group, node, progress);
         }
     }
 }
@@ -203,13 +217,16 @@ impl<'m, P: Evict> Pages<'m, P> {
     ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
         let mut pages = self;
         for round in 0..=ROUNDS {
-            let full = match pages.charge_or_full(mm, memcg) {
+            let (refusal, back) = match pages.charge_or_full(mm, memcg, Force::Within) {
                 Ok(folio) => return Ok(folio),
-                Err((Refusal::Memcg(memcg::Refusal::Full(slot)), back)) => {
-                    pages = back;
-                    slot
-                }
-                Err((_, back)) => return back.try_charge_to(mm, memcg),
+                Err(refused) => refused,
+            };
+            pages = back;
+            if round == 0 {
+                mm.note_refusal(refusal);
+            }
+            let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
+                return Err((mm.charge_error(memcg, refusal), pages));
             };
             if round == ROUNDS {
                 break;
@@ -222,12 +239,16 @@ impl<'m, P: Evict> Pages<'m, P> {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
                 Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
-                Stop::Enough | Stop::Exhausted if P::oom(Some(full)) == Oom::Fail => {
-                    break;
+                Stop::Enough | Stop::Exhausted => {
+                    mm.count_memcg_event(full, Event::Oom);
+                    if P::oom(Some(full)) == Oom::Fail {
+                        break;
+                    }
                 }
-                Stop::Enough | Stop::Exhausted => {}
             }
         }
-        pages.try_charge_to(mm, memcg)
+        pages
+            .charge_or_full(mm, memcg, Force::Within)
+            .map_err(|(refusal, pages)| (mm.charge_error(memcg, refusal), pages))
     }
 }

@@ -8,9 +8,10 @@
 use core::mem;
 
 use super::evict::{Evict, Release, Unmap, WriteOut};
-use crate::frame::{Flags, FrameNo, Record};
+use crate::frame::{Flags, FrameNo};
 use crate::lru::Backing;
-use crate::mm::Isolated;
+use crate::memcg::PageState;
+use crate::mm::{Isolated, StateChange};
 
 /// What is to be done with a folio.
 #[must_use]
@@ -111,13 +112,18 @@ impl<P: Evict> Drop for Unmapped<'_, '_, P> {
     }
 }
 
-/// A folio whose dirty flag was cleared before the write, set again when dropped.
-struct Unwritten<'f>(&'f Record, Flags);
+/// A folio that is being written: when this is dropped, it is as it was before.
+struct Unwritten<'f, 'm, P: Evict> {
+    folio: &'f Isolated<'m, P>,
+    was_dirty: bool,
+}
 
-impl Drop for Unwritten<'_> {
+impl<P: Evict> Drop for Unwritten<'_, '_, P> {
     fn drop(&mut self) {
-        self.0.clear(Flags::RECLAIM);
-        self.0.set(self.1);
+        self.folio.record().clear(Flags::RECLAIM);
+        if self.was_dirty {
+            self.folio.mark_dirty();
+        }
     }
 }
 
@@ -146,7 +152,8 @@ fn evict<P: Evict>(folio: &Isolated<'_, P>, look: Look, tally: &mut Tally) -> Ev
         // Cleared first: what is written to the frame from now on marks it again. The other mark comes first too, since
         // the writing may end before the hook returns.
         record.set(Flags::RECLAIM);
-        let unwritten = Unwritten(record, record.clear(Flags::DIRTY) & Flags::DIRTY);
+        let was_dirty = folio.account(PageState::DIRTY, StateChange::Leave);
+        let unwritten = Unwritten { folio, was_dirty };
         let written = P::write_out(folio);
         if written == WriteOut::Busy {
             return Evicting::Refused;
