@@ -61,6 +61,8 @@ bitflags! {
         const RECLAIM = 1 << 10;
         /// Some mapping locks it in memory.
         const MLOCKED = 1 << 11;
+        /// Its writeback ended while it was on no list: it goes to the old end when it comes back.
+        const ROTATE = 1 << 13;
         /// The kernel said that it must not be reclaimed.
         const PINNED = 1 << 12;
     }
