@@ -321,7 +321,7 @@ fn step<'m>(mm: &'m Mm<Host>, model: &mut Model, held: &mut Held<'m>, op: &Op) {
                 && let Ok(folio) = pages.try_charge_to(mm, id)
             {
                 // Nothing maps them, so reclaim would free them: some are on no list, others are kept from it.
-                if order.get() % 2 == 0 {
+                if order.get().is_multiple_of(2) {
                     folio.keep_from_reclaim();
                     folio.add_to_lru(Backing::File).expect("new");
                     assert!(folio.is_unevictable(), "listed at once");
