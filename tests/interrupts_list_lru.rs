@@ -12,7 +12,10 @@ use std::sync::Arc;
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::list_lru::{AddError, Scope, Verdict, WalkEnd};
 use framekeeper::shrinker::{Count, Scan, Shrinker, Target};
-use framekeeper::{ListLru, MemcgId, Mm, MmConfig, NodeId, PhysAddr, ShrinkerConfig};
+use framekeeper::{
+    Evict, Isolated, ListLru, MemcgId, Mm, MmConfig, NodeId, PhysAddr, ShrinkerConfig, Unmap,
+    WriteOut,
+};
 use objects::{Collect, Thing};
 use stepper::{Stepped, at_every_point};
 
@@ -21,11 +24,31 @@ type Pointer = Arc<Thing>;
 
 const NODE: NodeId = NodeId(0);
 
-struct Unasked;
+/// Keeps whom it was asked about.
+struct Asked;
 
-impl Shrinker for Unasked {
-    fn count(&self, _: Target) -> Count {
-        Count::Empty
+thread_local! {
+    static TARGETS: RefCell<Vec<MemcgId>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Nothing is ever on an LRU list here.
+impl Evict for Stepped {
+    fn referenced(_: &Isolated<'_, Self>) -> u32 {
+        0
+    }
+    fn unmap(_: &Isolated<'_, Self>) -> Unmap {
+        Unmap::Busy
+    }
+    fn write_out(_: &Isolated<'_, Self>) -> WriteOut {
+        WriteOut::Busy
+    }
+    fn remap(_: &Isolated<'_, Self>) {}
+}
+
+impl Shrinker for Asked {
+    fn count(&self, target: Target) -> Count {
+        TARGETS.with_borrow_mut(|targets| targets.push(target.memcg));
+        Count::Objects(0)
     }
     fn scan(&self, _: Target, _: u64) -> Scan {
         Scan::Stop
@@ -61,7 +84,7 @@ fn setup(objects: u64) -> State {
     let mm = Mm::new(memory, &config).map_err(|error| error.0).unwrap();
     let mm: &'static Mm<Stepped> = Box::leak(Box::new(mm));
     let shrinker = mm
-        .register_shrinker(&Unasked, ShrinkerConfig::default())
+        .register_shrinker(&Asked, ShrinkerConfig::default())
         .unwrap();
     let list = mm.list_lru(Scope::Groups, Some(shrinker)).unwrap();
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
@@ -148,6 +171,27 @@ fn an_interrupt_at_any_point_of_a_groups_end_adds_deletes_and_walks_as_before_or
             assert_eq!(state.list.count(state.child, NODE), 0);
             let left = state.list.count_node(NODE);
             assert_eq!(state.list.count(state.parent, NODE), left);
+        },
+    );
+    assert!(points > 10, "{points}");
+}
+
+/// B2: with the bit set on the dying group that was named, nobody would ask for the object.
+#[test]
+fn an_object_added_for_a_dying_group_is_asked_for_at_the_group_that_has_it() {
+    let points = at_every_point(
+        || setup(0),
+        |state| state.mm.remove_memcg(state.child).unwrap(),
+        |state| {
+            state.add(100);
+        },
+        |state| {
+            state.assert_exact();
+            TARGETS.take();
+            assert_eq!(state.mm.shrink_objects(state.parent, NODE, 0), Ok(0));
+            let asked = TARGETS.take();
+            let left = state.list.count(state.parent, NODE);
+            assert!(left == 0 || asked == [state.parent], "{left} {asked:?}");
         },
     );
     assert!(points > 10, "{points}");

@@ -390,3 +390,97 @@ fn a_cpu_without_caches_is_served_by_the_zone() {
     allocator.drain_cpu(framekeeper::CpuId(u32::MAX));
     allocator.check().unwrap();
 }
+
+/// misuse 19: a request that contradicts itself fails the same way whether or not a frame happens to be parked.
+#[test]
+fn a_contradictory_request_is_an_error_even_when_a_frame_is_parked() {
+    let allocator = allocator(one_region(1 << 20, 2048), &Config::default()).unwrap();
+    drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());
+    let contradictory = Request::new(Order::ZERO).zone(ZoneKind::Movable);
+    let error = allocator.try_alloc(contradictory).unwrap_err();
+    assert_eq!(error, AllocError::Contradiction);
+    // Named zones that do not contradict the kind still come from the pageset.
+    let fine = Request::new(Order::ZERO)
+        .zone(ZoneKind::Movable)
+        .zone(ZoneKind::Normal);
+    assert!(allocator.try_alloc(fine).is_ok());
+}
+
+/// misuse 14: an order that the machine cannot hold is no shortage, which reclaim would try to mend.
+#[test]
+fn a_pageblock_on_a_machine_of_a_hundred_frames_is_too_large() {
+    let allocator = allocator(one_region(1 << 20, 100), &Config::default()).unwrap();
+    let error = allocator
+        .try_alloc(Request::new(Order::PAGEBLOCK))
+        .unwrap_err();
+    assert_eq!(error, AllocError::TooLarge(Order::PAGEBLOCK));
+    let fits = allocator.try_alloc(Request::new(Order::new(6).unwrap()));
+    assert!(fits.is_ok());
+}
+
+/// misuse 60: a minimum of free memory above all memory.
+#[test]
+fn a_min_free_of_all_memory_or_more_is_refused() {
+    for kib in [4 * 2048, u64::MAX] {
+        let mut config = Config::default();
+        config.tuning.min_free_kib = Some(kib);
+        let refused = allocator(one_region(1 << 20, 2048), &config).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                InitError::MinFree {
+                    memory_kib: 8192,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+    }
+}
+
+/// misuse 12: every line of a zone has a hole, and every frame is handed over all the same.
+#[test]
+fn a_thousand_lines_with_holes_are_all_recorded() {
+    let mut map = BootMap::<2000>::new();
+    for line in 0..1000 {
+        map.add(
+            NodeId(0),
+            PhysAddr(((1 << 20) + line * 512) << 12),
+            100 << 12,
+        )
+        .unwrap();
+    }
+    // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
+    #[allow(unsafe_code)]
+    let memory = unsafe { Memory::<Host, 2000>::claim(&mut map) };
+    let memory = memory.with_storage(storage(16 << 20));
+    let allocator = PageAllocator::new(memory, &Config::default())
+        .map_err(|(error, _)| error)
+        .unwrap();
+    assert_eq!(allocator.refused_frames(), 0);
+    assert_eq!(allocator.free_frames(), 100_000);
+    allocator.check().unwrap();
+}
+
+/// Formulas are for any input, also what no machine has.
+#[test]
+fn limits_of_impossible_machines_are_numbers_and_no_panic() {
+    use framekeeper::node::formulas::reserves;
+    use framekeeper::pageset::tune::{Inputs, Limits, Policy};
+    assert_eq!(reserves([u64::MAX; 4])[0][3], u64::MAX / 256);
+    for policy in [Policy::Fixed, Policy::Auto] {
+        for page_shift in [0, 63, 64, 200] {
+            for fraction in [None, Some(0), Some(8)] {
+                let inputs = Inputs {
+                    page_shift,
+                    fraction,
+                    managed: u64::MAX,
+                    low: u64::MAX,
+                    cpus: 0,
+                };
+                let limits = Limits::new(policy, &inputs);
+                assert!(limits.batch >= 1);
+            }
+        }
+    }
+}

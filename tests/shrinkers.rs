@@ -35,13 +35,13 @@ struct Numbers {
     counts: AtomicU64,
     scans: Mutex<Vec<(MemcgId, u64)>>,
     /// Scans after which it stops.
-    patience: u64,
+    patience: AtomicU64,
 }
 
 impl Numbers {
     fn new(patience: u64) -> &'static Self {
         Box::leak(Box::new(Self {
-            patience,
+            patience: AtomicU64::new(patience),
             ..Self::default()
         }))
     }
@@ -66,7 +66,7 @@ impl Shrinker for Numbers {
 
     fn scan(&self, target: Target, objects: u64) -> Scan {
         let mut scans = self.scans.lock().unwrap();
-        if scans.len() as u64 >= self.patience {
+        if scans.len() as u64 >= self.patience.load(Ordering::Relaxed) {
             return Scan::Stop;
         }
         scans.push((target.memcg, objects));
@@ -138,16 +138,44 @@ fn deferred_work_of_a_dead_group_is_its_parents() {
     assert_eq!(mm.shrink_objects(child, NODE, 0), Ok(128));
     mm.remove_memcg(child).unwrap();
     numbers.objects.lock().unwrap().clear();
-    numbers.scans();
-    // The bit came along, too. At priority 12 nothing of 1000 is due, and of 1872 deferred nothing either;
-    // with few objects all of the deferred work counts.
+    numbers.patience.store(100, Ordering::Relaxed);
+    // The bit came along, too. At priority 12 nothing is due, neither of 1000 nor of 1872 deferred.
     numbers.set(parent, 1000);
     let free = |priority| mm.shrink_objects(parent, NODE, priority).unwrap();
     assert_eq!(free(12), 0);
-    // 1872 / 8 + 250 = 484, three batches if it let us.
-    assert_eq!(free(3), 128);
+    // 1872 / 8 + 250 = 484: three batches. Without what was inherited it would be one.
+    assert_eq!(free(3), 3 * 128);
     mm.remove_memcg(parent).unwrap();
     mm.check().unwrap();
+}
+
+#[test]
+fn a_shrinker_does_not_inherit_what_an_earlier_one_in_its_place_put_off() {
+    let mm = machine();
+    let first = Numbers::new(0);
+    let id = register(mm, first);
+    first.set(MemcgId::ROOT, 1000);
+    assert_eq!(mm.shrink_objects(MemcgId::ROOT, NODE, 0), Ok(0));
+    mm.unregister_shrinker(id).unwrap();
+    let second = Numbers::new(100);
+    register(mm, second);
+    second.set(MemcgId::ROOT, 1000);
+    assert_eq!(mm.shrink_objects(MemcgId::ROOT, NODE, 3), Ok(128));
+    // 122 of its own and 250 new: two batches.
+    assert_eq!(mm.shrink_objects(MemcgId::ROOT, NODE, 3), Ok(256));
+}
+
+#[test]
+fn the_first_object_of_a_group_sets_its_bit() {
+    let mm = machine();
+    let (late, _) = listed(mm);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    for round in 0..3 {
+        late.list.add(group, NODE, Thing::named(round)).unwrap();
+        assert_eq!(mm.shrink_objects(group, NODE, 0), Ok(1));
+        // Empty now: the next look clears the bit.
+        assert_eq!(mm.shrink_objects(group, NODE, 0), Ok(0));
+    }
 }
 
 /// Adds to its list once, while it is being counted.
@@ -252,9 +280,10 @@ fn reclaim_asks_shrinkers_after_the_lru_of_each_group_and_charges_succeed_by_it(
 #[test]
 fn a_shrinker_that_runs_keeps_its_place_until_it_returns() {
     /// Unregisters itself while it is called.
-    struct Suicidal(&'static Mm<Host>, Mutex<Option<ShrinkerId>>);
+    struct Suicidal(&'static Mm<Host>, Mutex<Option<ShrinkerId>>, AtomicU64);
     impl Shrinker for Suicidal {
         fn count(&self, _: Target) -> Count {
+            self.2.fetch_add(1, Ordering::Relaxed);
             let id = self.1.lock().unwrap().expect("set");
             let refused = self.0.unregister_shrinker(id);
             assert_eq!(refused, Err(UnregisterError::Running { calls: 1 }));
@@ -265,12 +294,14 @@ fn a_shrinker_that_runs_keeps_its_place_until_it_returns() {
         }
     }
     let mm = machine();
-    let shrinker: &Suicidal = Box::leak(Box::new(Suicidal(mm, Mutex::new(None))));
+    let shrinker: &Suicidal =
+        Box::leak(Box::new(Suicidal(mm, Mutex::new(None), AtomicU64::new(0))));
     let id = register(mm, shrinker);
     *shrinker.1.lock().unwrap() = Some(id);
     assert_eq!(mm.shrink_objects(MemcgId::ROOT, NODE, 0), Ok(0));
-    // No new call began; nobody runs now.
+    // No new call begins; nobody runs now.
     assert_eq!(mm.shrink_objects(MemcgId::ROOT, NODE, 0), Ok(0));
+    assert_eq!(shrinker.2.load(Ordering::Relaxed), 1);
     assert_eq!(mm.unregister_shrinker(id), Ok(()));
     assert_eq!(
         mm.unregister_shrinker(id),
