@@ -58,7 +58,7 @@ bitflags! {
         /// Some mapping locks it in memory.
         const MLOCKED = 1 << 11;
         /// Its writeback ended while it was on no list: it goes to the old end when it comes back.
-        const ROTATE = 1 << 13;
+        const ROTATE = 1 << 9;
         /// The kernel said that it must not be reclaimed.
         const PINNED = 1 << 12;
         /// The states that groups count, a bit each, in the order of memcg's list of them; changed by mm's account only.
@@ -409,5 +409,21 @@ impl Record {
     /// Clears bits of the kernel's word; returns the word before.
     pub(crate) fn clear_word_bits(&self, bits: u64) -> u64 {
         self.word.fetch_and(!bits, Ordering::AcqRel)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_flags_share_a_bit_but_the_states_and_those_of_them_with_names() {
+        let mut taken = Flags::empty();
+        for (name, flag) in Flags::all().iter_names() {
+            let named_state = flag != Flags::STATES && Flags::STATES.contains(flag);
+            assert!(named_state || !taken.intersects(flag), "{name}");
+            taken |= flag;
+        }
+        assert!(taken.bits() < 1 << (ZONE_SHIFT - FLAGS_SHIFT));
     }
 }
