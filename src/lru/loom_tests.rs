@@ -116,7 +116,7 @@ impl<P: Platform> Machine<P> {
         let (machine, frame, child) = Self::with_new_frame(|machine| {
             machine
                 .memcgs
-                .create(MemcgId::ROOT, &IrqOff::new())
+                .create(MemcgId::ROOT, &IrqOff::new(), |_| ())
                 .unwrap()
         });
         // The reference that a putback drops.
