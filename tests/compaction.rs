@@ -119,6 +119,16 @@ fn a_block_of_512_frames_is_there_only_after_compaction() {
 }
 
 #[test]
+fn a_request_that_finds_no_block_has_one_made_before_anything_is_reclaimed() {
+    let mm = machine(8 * 512, 1, 4);
+    let kept = fragmented(&mm, MemcgId::ROOT, 4);
+    let block = mm.alloc(movable(9)).expect("compaction makes one");
+    assert_eq!(find(&mm).len(), kept.len(), "nothing was reclaimed");
+    drop(block);
+    mm.check().unwrap();
+}
+
+#[test]
 fn compaction_goes_on_until_the_scanners_meet_and_then_starts_again() {
     let mm = machine(8 * 512, 1, 4);
     fragmented(&mm, MemcgId::ROOT, 4);

@@ -205,6 +205,25 @@ fn a_folio_written_while_in_hand_is_freed_in_the_same_pass() {
     mm.check().unwrap();
 }
 
+/// B26: whoever puts a folio back whose writing ended while it was in hand puts it where reclaim looks next.
+#[test]
+fn a_folio_written_while_isolated_comes_back_at_the_old_end() {
+    let mm = machine(600, 1, 4);
+    let group = groups(&mm, 1)[0];
+    let folios = listed(&mm, group, Backing::File, 3);
+    folios[2].start_writeback();
+    folios[2].deactivate_file(); // rotated when written
+    mm.drain_lru();
+    let isolated = folios[2].isolate().unwrap();
+    isolated.end_writeback();
+    drop(isolated);
+    let pfns: Vec<_> = folios.into_iter().map(map).collect();
+    EVICTED.with_borrow_mut(Vec::clear);
+    assert_eq!(mm.shrink_memcg(group, 1).unwrap().freed, 1);
+    assert_eq!(EVICTED.with_borrow(|gone| gone[0].pfn), pfns[2]);
+    mm.check().unwrap();
+}
+
 /// B3 and the physical scan: see tests/compaction.rs. B24: see tests/lru_moves.rs.
 #[test]
 fn a_folio_added_twice_is_refused_the_second_time() {

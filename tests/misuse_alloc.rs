@@ -390,3 +390,149 @@ fn a_cpu_without_caches_is_served_by_the_zone() {
     allocator.drain_cpu(framekeeper::CpuId(u32::MAX));
     allocator.check().unwrap();
 }
+
+/// misuse 19: a request that contradicts itself fails the same way whether or not a frame happens to be parked.
+#[test]
+fn a_contradictory_request_is_an_error_even_when_a_frame_is_parked() {
+    let allocator = allocator(one_region(1 << 20, 2048), &Config::default()).unwrap();
+    drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());
+    let contradictory = Request::new(Order::ZERO).zone(ZoneKind::Movable);
+    let error = allocator.try_alloc(contradictory).unwrap_err();
+    assert_eq!(error, AllocError::Contradiction);
+    // Named zones that do not contradict the kind still come from the pageset.
+    let fine = Request::new(Order::ZERO)
+        .zone(ZoneKind::Movable)
+        .zone(ZoneKind::Normal);
+    assert!(allocator.try_alloc(fine).is_ok());
+}
+
+/// misuse 14: an order that the machine cannot hold is no shortage, which reclaim would try to mend.
+#[test]
+fn a_pageblock_on_a_machine_of_a_hundred_frames_is_too_large() {
+    let allocator = allocator(one_region(1 << 20, 100), &Config::default()).unwrap();
+    let error = allocator
+        .try_alloc(Request::new(Order::PAGEBLOCK))
+        .unwrap_err();
+    assert_eq!(error, AllocError::TooLarge(Order::PAGEBLOCK));
+    let fits = allocator.try_alloc(Request::new(Order::new(6).unwrap()));
+    assert!(fits.is_ok());
+}
+
+/// misuse 60: a minimum of free memory above all memory.
+#[test]
+fn a_min_free_of_all_memory_or_more_is_refused() {
+    for kib in [4 * 2048, u64::MAX] {
+        let mut config = Config::default();
+        config.tuning.min_free_kib = Some(kib);
+        let refused = allocator(one_region(1 << 20, 2048), &config).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                InitError::MinFree {
+                    memory_kib: 8192,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+    }
+}
+
+/// misuse 12: every line of a zone has a hole, and every frame is handed over all the same.
+#[test]
+fn a_thousand_lines_with_holes_are_all_recorded() {
+    let mut map = BootMap::<2000>::new();
+    for line in 0..1000 {
+        map.add(
+            NodeId(0),
+            PhysAddr(((1 << 20) + line * 512) << 12),
+            100 << 12,
+        )
+        .unwrap();
+    }
+    // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
+    #[allow(unsafe_code)]
+    let memory = unsafe { Memory::<Host, 2000>::claim(&mut map) };
+    let memory = memory.with_storage(storage(16 << 20));
+    let allocator = PageAllocator::new(memory, &Config::default())
+        .map_err(|(error, _)| error)
+        .unwrap();
+    assert_eq!(allocator.refused_frames(), 0);
+    assert_eq!(allocator.free_frames(), 100_000);
+    allocator.check().unwrap();
+}
+
+/// Formulas are for any input, also what no machine has.
+#[test]
+fn limits_of_impossible_machines_are_numbers_and_no_panic() {
+    use framekeeper::node::formulas::reserves;
+    use framekeeper::pageset::tune::{Inputs, Limits, Policy};
+    assert_eq!(reserves([u64::MAX; 4])[0][3], u64::MAX / 256);
+    for policy in [Policy::Fixed, Policy::Auto] {
+        for page_shift in [0, 63, 64, 200] {
+            for fraction in [None, Some(0), Some(8)] {
+                let inputs = Inputs {
+                    page_shift,
+                    fraction,
+                    managed: u64::MAX,
+                    low: u64::MAX,
+                    cpus: 0,
+                };
+                let limits = Limits::new(policy, &inputs);
+                assert!(limits.batch >= 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bulk_request_fills_the_empty_slots_and_counts_the_full_ones() {
+    // misuse 22, R28: a full, an empty or a partly filled array
+    let allocator = allocator(one_region(1 << 20, 1 << 14), &config()).unwrap();
+    let free = allocator.free_frames();
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut []), 0);
+    let mut slots: Vec<_> = (0..500).map(|_| None).collect();
+    for at in [0, 7, 8, 499] {
+        slots[at] = Some(allocator.try_alloc(ONE).unwrap());
+    }
+    let kept: Vec<_> = [0, 7, 8, 499]
+        .map(|at| slots[at].as_ref().unwrap().pfn())
+        .into();
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut slots), 500);
+    assert_eq!(allocator.free_frames(), free - 500);
+    assert!(
+        [0, 7, 8, 499]
+            .iter()
+            .zip(&kept)
+            .all(|(&at, &pfn)| slots[at].as_ref().unwrap().pfn() == pfn)
+    );
+    // Full: nothing is allocated.
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut slots), 500);
+    assert_eq!(allocator.free_frames(), free - 500);
+    // More than there is: as many as there are.
+    let mut all: Vec<_> = (0..free as usize).map(|_| None).collect();
+    assert_eq!(allocator.try_alloc_bulk(ONE, &mut all), free as usize - 500);
+    assert_eq!(allocator.free_frames(), 0);
+    let mut pfns: Vec<_> = all
+        .iter()
+        .chain(&slots)
+        .flatten()
+        .map(|pages| pages.pfn())
+        .collect();
+    pfns.sort();
+    pfns.dedup();
+    assert_eq!(pfns.len() as u64, free);
+    allocator.free_all(all.into_iter().chain(slots).flatten());
+    assert_eq!(allocator.free_frames(), free);
+    // Contradictions and orders without a list go the same way as single requests.
+    let mut slots = [const { None }; 3];
+    assert_eq!(
+        allocator.try_alloc_bulk(ONE.mobility(Mobility::Cma), &mut slots),
+        0
+    );
+    let order5 = Request::new(Order::new(5).unwrap());
+    assert_eq!(allocator.try_alloc_bulk(order5, &mut slots), 3);
+    drop(slots);
+    assert_eq!(allocator.free_frames(), free);
+    allocator.check().unwrap();
+}

@@ -3,10 +3,12 @@
 //! Owns: bulk frees and drains. Invariants: at most one chunk moves per hold of a pageset's lock.
 //! Lock ranks: Pageset, Shard. Used by: reclaim, the slow path, isolation.
 
+use core::iter::Peekable;
+
 use arrayvec::ArrayVec;
 
-use super::place::Sort;
-use super::{Contents, PageAllocator, Pages};
+use super::place::{Place, Sort};
+use super::{Contents, PageAllocator, Pages, Request};
 use crate::addr::{CpuId, Order, Pfn};
 use crate::pageset::{CHUNK_FRAMES, ListId};
 use crate::platform::{IrqOff, Platform};
@@ -16,6 +18,65 @@ use crate::zone::{Block, Mobility};
 const DRAIN_FRAMES: u32 = 32 * CHUNK_FRAMES as u32;
 
 impl<P: Platform> PageAllocator<P> {
+    /// Fills the empty slots of `out` with blocks, first to last, as far as what is free now goes. Returns how many slots
+    /// from the start are full then, those that were full before included.
+    pub fn try_alloc_bulk<'a>(
+        &'a self,
+        request: Request,
+        out: &mut [Option<Pages<'a, P>>],
+    ) -> usize {
+        let mut empty = out.iter_mut().filter(|slot| slot.is_none()).peekable();
+        while empty.peek().is_some() {
+            // One hold of the pageset's lock fills many slots; what it cannot serve takes the way of single requests.
+            let filled = self.alloc_parked_into(request, &mut empty);
+            if filled == 0 {
+                let (Some(slot), Ok(pages)) = (empty.next(), self.try_alloc(request)) else {
+                    break;
+                };
+                *slot = Some(pages);
+            }
+        }
+        out.iter().take_while(|slot| slot.is_some()).count()
+    }
+
+    fn alloc_parked_into<'s, 'a: 's>(
+        &'a self,
+        request: Request,
+        slots: &mut Peekable<impl Iterator<Item = &'s mut Option<Pages<'a, P>>>>,
+    ) -> usize {
+        if !request.is_plain() || self.config.contents != Contents::Keep {
+            return 0;
+        }
+        let off = IrqOff::<P>::new();
+        let cpu = off.cpu();
+        let parked = || {
+            let zone = self.nodes.first(cpu, request.highest())?.zone;
+            let entry = self.nodes.zones().get(usize::from(zone))?;
+            let pageset = self.pagesets.of(cpu, u32::from(zone))?;
+            Some((zone, entry, pageset.try_lock(&off)?))
+        };
+        let Some((zone, entry, mut cache)) = parked() else {
+            return 0;
+        };
+        let (list, order) = (request.sort().list(), request.order());
+        let home = entry.zone.home_shard(cpu);
+        let mut filled = 0;
+        while filled < CHUNK_FRAMES && slots.peek().is_some() {
+            let frame = cache
+                .pop(list)
+                .or_else(|| cache.refill(list, order, &entry.zone, home, entry.pressure(), &off));
+            let (Some(frame), Some(slot)) = (frame, slots.next()) else {
+                break;
+            };
+            *slot = Some(Pages {
+                allocator: self,
+                place: Place::cached(zone, frame, request.sort()),
+            });
+            filled += 1;
+        }
+        filled
+    }
+
     /// Frees many blocks at the price of few: those of order 0 go to the pageset in batches.
     pub fn free_all<'a>(&'a self, pages: impl IntoIterator<Item = Pages<'a, P>>) {
         // Another instance's pages are freed there, by their drop.

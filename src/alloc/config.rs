@@ -85,6 +85,13 @@ pub enum InitError {
     Unmapped(PhysAddr),
     /// A zone would span 2^32 frames or more, which its frame numbers cannot express.
     ZoneTooLarge(NodeId),
+    /// `Tuning::min_free_kib` would keep all memory free: give less.
+    MinFree {
+        /// KiB asked for.
+        kib: u64,
+        /// KiB of memory that there are.
+        memory_kib: u64,
+    },
     /// The metadata could not be placed.
     Memory(MemoryError),
 }
@@ -193,6 +200,12 @@ impl fmt::Display for InitError {
                 "a zone of node {} spans 2^32 frames or more: use larger pages or split the node",
                 node.0
             ),
+            Self::MinFree { kib, memory_kib } => {
+                write!(
+                    f,
+                    "min_free of {kib} KiB is all of the {memory_kib} KiB there are: give less"
+                )
+            }
             Self::Memory(error) => fmt::Display::fmt(error, f),
         }
     }

@@ -8,7 +8,7 @@
 use super::place::Place;
 use super::request::Nodes;
 use super::{AllocError, Contents, PageAllocator, Pages, Request};
-use crate::addr::{CpuId, FrameRange, Order, Pfn};
+use crate::addr::{CpuId, FrameRange, Pfn};
 use crate::boot::fill_frames;
 use crate::platform::{IrqOff, Platform};
 use crate::zone::Block;
@@ -103,7 +103,7 @@ impl<P: Platform> PageAllocator<P> {
             let span = self.nodes.zone(zone).span();
             span.blocks(order).any(|(_, fits)| fits == order)
         };
-        if order > Order::PAGEBLOCK && !zones.clone().any(fits) {
+        if !zones.clone().any(fits) {
             return Err(AllocError::TooLarge(order));
         }
         // Frames may be parked by CPUs that do not need them: no request fails while they are.

@@ -24,7 +24,7 @@ use crate::boot::{BootMap, Bump, Memory};
 use crate::node::{Nodes, Shape};
 use crate::pageset::Pagesets;
 use crate::platform::{IrqOff, Platform};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::zone::{Mobility, Zone};
 
 pub use check::{CheckError, PagesetCounts, ZoneCounts};
@@ -46,6 +46,8 @@ pub struct PageAllocator<P: Platform> {
     damage: AtomicU64,
     /// Frames leaked for such writes.
     leaked: AtomicU64,
+    /// Frames of the map that no zone could record.
+    refused: AtomicU64,
     /// Bytes of metadata, for reports.
     metadata: usize,
 }
@@ -71,6 +73,10 @@ impl<P: Platform> PageAllocator<P> {
         config: &Config,
     ) -> Result<Self, InitError> {
         config.check()?;
+        let memory_kib = map.usable_bytes() >> 10;
+        if let Some(kib) = config.tuning.min_free_kib.filter(|&kib| kib >= memory_kib) {
+            return Err(InitError::MinFree { kib, memory_kib });
+        }
         for (node, _) in map.usable_frames(P::PAGE_SHIFT) {
             config.check_node(node)?;
         }
@@ -115,6 +121,7 @@ impl<P: Platform> PageAllocator<P> {
             config: config.clone(),
             damage: AtomicU64::new(0),
             leaked: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             metadata: bump.used() - start,
         })
     }
@@ -125,7 +132,7 @@ impl<P: Platform> PageAllocator<P> {
             self.clear(|| frames);
         }
         let refused = self.nodes.populate(map, &self.config.zones);
-        debug_assert_eq!(refused, 0, "frames in pageblocks with too many holes");
+        self.refused.store(refused, Relaxed);
         self.recompute();
     }
 
@@ -189,6 +196,12 @@ impl<P: Platform> PageAllocator<P> {
         let start = self.zones().map(|zone| zone.span().start()).min();
         let end = self.zones().map(|zone| zone.span().end()).max();
         FrameRange::new(start.unwrap_or_default(), end.unwrap_or_default())
+    }
+
+    /// Frames of the map that were left out, since a zone records at most 4095 lines of 512 frames that are not whole.
+    #[must_use]
+    pub fn refused_frames(&self) -> u64 {
+        self.refused.load(Relaxed)
     }
 
     /// Bytes that the instance's metadata takes.

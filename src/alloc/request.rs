@@ -76,7 +76,13 @@ impl Request {
     }
 
     const fn with_highest(self, highest: ZoneKind) -> Self {
-        Self(self.0 & !(3 << HIGHEST_AT) | (highest as u64) << HIGHEST_AT)
+        let this = Self(self.0 & !(3 << HIGHEST_AT) | (highest as u64) << HIGHEST_AT);
+        // What contradicts itself has no list: the fast way leaves it to the way that checks.
+        let kind = match (highest, this.kind()) {
+            (ZoneKind::Movable, kind) if !matches!(kind, Mobility::Movable) => Mobility::Isolate,
+            (_, kind) => kind,
+        };
+        Self(this.sort().with_mobility(kind).bits() | this.0 & Sort::REST)
     }
 
     /// All bytes zero. The direct map must reach the memory.
@@ -147,6 +153,11 @@ impl Request {
     #[inline]
     pub(super) const fn is_local(self) -> bool {
         self.0 >> NODES_AT & BYTE == 0
+    }
+
+    /// Whether pagesets of the CPU's first zone may serve it without more ado.
+    pub(super) const fn is_plain(self) -> bool {
+        self.is_local() && self.sort().is_cached() && !self.is_zeroed()
     }
 
     /// Whether its parts go together.

@@ -57,6 +57,8 @@ bitflags! {
         const RECLAIM = 1 << 10;
         /// Some mapping locks it in memory.
         const MLOCKED = 1 << 11;
+        /// Its writeback ended while it was on no list: it goes to the old end when it comes back.
+        const ROTATE = 1 << 13;
         /// The kernel said that it must not be reclaimed.
         const PINNED = 1 << 12;
         /// The states that groups count, a bit each, in the order of memcg's list of them; changed by mm's account only.

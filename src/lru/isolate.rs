@@ -157,15 +157,17 @@ impl<P: Platform> View<'_, P> {
     /// Takes dead frames off their lists; nobody has a reference to any of them.
     #[inline]
     pub(crate) fn remove_dead(self, dead: &[FrameNo], off: &IrqOff<P>) {
-        let mut held = None;
-        for &frame in dead {
-            let record = self.frames.record(frame);
-            let state = record.state();
-            if state.flags().contains(Flags::LRU) {
-                if let Some(held) = self.hold(&mut held, frame, record, off) {
-                    self.take_out(held, frame, state, state.flags());
+        for some in dead.chunks(SCAN) {
+            let mut held = None;
+            for &frame in some {
+                let record = self.frames.record(frame);
+                let state = record.state();
+                if state.flags().contains(Flags::LRU) {
+                    if let Some(held) = self.hold(&mut held, frame, record, off) {
+                        self.take_out(held, frame, state, state.flags());
+                    }
+                    record.clear_dead(Flags::LRU);
                 }
-                record.clear_dead(Flags::LRU);
             }
         }
     }

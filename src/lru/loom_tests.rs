@@ -242,7 +242,7 @@ fn an_isolation_beside_the_last_put_leaves_the_frame_freed_once_and_unlinked() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "a dead frame is freed once and linked nowhere")]
 fn an_isolation_that_wins_the_flag_before_the_reference_is_caught() {
     race_of_isolation_and_last_put::<FlagFirst>();
 }

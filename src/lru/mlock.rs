@@ -42,10 +42,10 @@ impl<P: Platform> View<'_, P> {
                 if mlock == Mlock::Unlock {
                     // Now, or it would stay locked; whoever has it puts it where it belongs.
                     let before = record.clear(Flags::MLOCKED);
-                    if before.contains(Flags::MLOCKED | Flags::UNEVICTABLE) {
-                        if let Some(held) = self.hold(&mut held, frame, record, off) {
-                            held.lruvec.moves.stranded += record.state().frames();
-                        }
+                    if before.contains(Flags::MLOCKED | Flags::UNEVICTABLE)
+                        && let Some(held) = self.hold(&mut held, frame, record, off)
+                    {
+                        held.lruvec.moves.stranded += record.state().frames();
                     }
                 }
                 late.push(frame);

@@ -49,6 +49,7 @@ fn plan(kind: Move, flags: Flags) -> Option<Plan> {
 
 /// Where a frame that comes (back) to the LRU goes: the flags it gets.
 pub(super) fn flags_on_list(flags: Flags) -> Flags {
+    let flags = flags - Flags::ROTATE;
     if flags.intersects(Flags::LOCKED) {
         (flags | Flags::LRU | Flags::UNEVICTABLE) - Flags::ACTIVE
     } else {
@@ -136,19 +137,24 @@ impl<P: Platform> View<'_, P> {
             if flags.contains(Flags::UNEVICTABLE) && !state.flags().contains(Flags::UNEVICTABLE) {
                 record.set_mlocks(0);
             }
-            held.lruvec
-                .insert(self.frames, frame, state, flags, End::Head);
+            let written = state.flags().contains(Flags::ROTATE);
+            let end = if written && !flags.intersects(Flags::DIRTY | Flags::ACTIVE) {
+                End::Tail
+            } else {
+                End::Head
+            };
+            held.lruvec.insert(self.frames, frame, state, flags, end);
             // LRU is set in the step that drops the reference: a last put elsewhere comes before it, and then this one was
             // not the last; or after it, and then it sees LRU, waits for this lock, and unlinks.
             let settled = record.settle(|now| {
-                let now = flags_on_list(now);
-                let same = now.bits() ^ flags.bits();
-                (same & (Flags::UNEVICTABLE | Flags::ACTIVE).bits() == 0).then_some(now)
+                let (rotates, now) = (now.contains(Flags::ROTATE), flags_on_list(now));
+                let moved = (now ^ flags).intersects(Flags::UNEVICTABLE | Flags::ACTIVE);
+                (!moved && rotates == written).then_some(now)
             });
             if settled == Settled::Shared {
                 return settled;
             }
-            // Locked, unlocked or last meanwhile.
+            // Locked, unlocked, written or last meanwhile.
             self.take_out(held, frame, state, flags);
             if settled == Settled::Last {
                 return settled;

@@ -199,9 +199,17 @@ impl<P: Platform> FolioView<'_, P> {
     /// They arrived. A folio that reclaim waits for moves to the old end of its list. May be called from an interrupt handler.
     pub fn end_writeback(&self) {
         let ended = self.account(PageState::WRITEBACK, StateChange::Leave);
-        if ended && self.record().clear(Flags::RECLAIM).contains(Flags::RECLAIM) {
-            self.queue_if_applies(Move::Rotate);
+        if !ended || !self.record().clear(Flags::RECLAIM).contains(Flags::RECLAIM) {
+            return;
         }
+        // On no list: left to whoever links it, unless that happened in between.
+        if !self.record().flags().contains(Flags::LRU)
+            && !self.record().set(Flags::ROTATE).contains(Flags::LRU)
+        {
+            return;
+        }
+        self.record().clear(Flags::ROTATE);
+        self.queue_if_applies(Move::Rotate);
     }
 
     fn queue_if_applies(&self, kind: Move) {

@@ -93,7 +93,7 @@ pub fn reserves(
     for (zone, row) in reserves.iter_mut().enumerate() {
         let mut above = 0;
         for highest in zone + 1..managed.len() {
-            above += managed[highest];
+            above = managed[highest].saturating_add(above);
             if managed[zone] > 0 && RESERVE_RATIO[zone] > 0 {
                 row[highest] = above / RESERVE_RATIO[zone];
             }

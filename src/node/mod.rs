@@ -19,17 +19,17 @@ use crate::zone::{Zone, ZoneSpec};
 
 use limits::Marks;
 pub use limits::Tuning;
+use plan::Piece;
 pub use plan::ZoneLimits;
 use zonelist::{NodeOrders, NodeSet};
 
 /// Node ids are below this.
-pub const MAX_NODES: usize = 64;
+pub const MAX_NODES: usize = 63;
 
 /// Zone indices are below this.
 const MAX_ZONES: usize = MAX_NODES * ZoneKind::ALL.len();
 
-/// No zone. Only a machine with every kind on each of 64 nodes would need this index, and 64 nodes do not
-/// each have memory below 16 MiB.
+/// No zone: every kind on each of the nodes needs the indices below.
 const NO_ZONE: u8 = u8::MAX;
 
 /// A zone and whose it is.
@@ -171,6 +171,19 @@ impl<P: Platform> Nodes<P> {
             (shape.node_of)(CpuId(cpu as u32))
         })?;
 
+        // A run of free frames may end within a line on both sides.
+        let measuring = bump.is_measuring();
+        let ragged = |zone: Piece| {
+            let runs = map
+                .free_frames(P::PAGE_SHIFT)
+                .flat_map(|run| limits.cut(run, P::PAGE_SHIFT));
+            // The metadata, not taken yet while measuring, may cut one run in two.
+            let cut = u32::from(measuring);
+            2 * (cut
+                + runs
+                    .filter(|run| (run.node, run.kind) == (zone.node, zone.kind))
+                    .count() as u32)
+        };
         let mut specs = limits.zones(map, P::PAGE_SHIFT);
         let zones = bump.slots_with(zones, |bump, _| {
             let spec = specs.next().expect("counted above");
@@ -188,6 +201,7 @@ impl<P: Platform> Nodes<P> {
                         kind: spec.kind,
                         span: spec.frames,
                         shards,
+                        ragged: ragged(spec),
                     },
                 )?,
             })

@@ -88,7 +88,7 @@ impl Limits {
 fn fixed(inputs: &Inputs) -> Limits {
     if let Some(fraction) = inputs.fraction {
         let high = inputs.managed / u64::from(fraction.max(1));
-        let batch = (high / 4).clamp(1, u64::from(inputs.page_shift) * 8);
+        let batch = (high / 4).clamp(1, u64::from(inputs.page_shift.max(1)) * 8);
         let high = clip(high);
         return Limits {
             policy: Policy::Fixed,
@@ -97,7 +97,7 @@ fn fixed(inputs: &Inputs) -> Limits {
             high_max: high,
         };
     }
-    let most = (1u64 << 20) >> inputs.page_shift;
+    let most = (1u64 << 20).checked_shr(inputs.page_shift).unwrap_or(0);
     let quarter = ((inputs.managed / 1024).min(most) / 4).max(1);
     let batch = below_power(quarter);
     Limits {
@@ -110,7 +110,7 @@ fn fixed(inputs: &Inputs) -> Limits {
 
 /// Linux today (6.7 and later).
 fn auto(inputs: &Inputs) -> Limits {
-    let most = (256u64 << 10) >> inputs.page_shift;
+    let most = (256u64 << 10).checked_shr(inputs.page_shift).unwrap_or(0);
     let quarter = (inputs.managed / 4096).min(most);
     let batch = if quarter <= 1 {
         1

@@ -7,7 +7,7 @@
 
 use super::evict::{Evict, Oom};
 use super::scan::Progress;
-use crate::addr::ZoneKind;
+use crate::addr::{Order, ZoneKind};
 use crate::alloc::{AllocError, Pages, Request};
 use crate::memcg::{self, Event, Force, MemcgId, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
@@ -72,6 +72,13 @@ impl<P: Evict> Mm<P> {
                 Err(error) => return Err(error),
             };
             P::wake_background(node);
+            let order = request.order();
+            if order > Order::ZERO
+                && P::compact(self, node, order)
+                && let Ok(pages) = self.try_alloc(request)
+            {
+                return Ok(pages);
+            }
             if rounds == ROUNDS {
                 return Err(error);
             }

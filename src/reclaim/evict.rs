@@ -99,6 +99,12 @@ pub trait Evict: Platform {
         Swap::Left
     }
 
+    /// A request for a block of `order` found none: make one by moving folios, before any is reclaimed, and say whether that
+    /// worked. Kernels that implement [`Migrate`](super::Migrate) call [`Mm::compact`] here.
+    fn compact(_mm: &Mm<Self>, _node: NodeId, _order: Order) -> bool {
+        false
+    }
+
     /// Free memory of the node is low: wake the thread that runs [`Mm::reclaim`](crate::Mm::reclaim).
     fn wake_background(_node: NodeId) {}
 

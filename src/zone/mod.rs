@@ -83,6 +83,8 @@ pub struct ZoneSpec {
     /// Shards wanted, about two per CPU. Boundaries lie on absolute multiples of 2^18 frames, so there may be fewer;
     /// there is at least one.
     pub shards: u32,
+    /// Lines, at most, that hold fewer than their 512 frames when the zone is first filled. Room is made for a few more.
+    pub ragged: u32,
 }
 
 /// A span of frames of one node and kind.
@@ -175,7 +177,7 @@ impl<P: Platform> Zone<P> {
         let giant_infos = bump.slots(giants as usize, |_| {
             AtomicU32::new(Info::ABSENT.present(0).with(0, -1).0)
         })?;
-        let holes = Holes::build(bump, holes_for(lines))?;
+        let holes = Holes::build(bump, holes_for(lines, spec.ragged))?;
 
         // The lines of shard `i`: whole giants, clipped to the zone.
         let lines_of = |i: u32| {
@@ -299,9 +301,9 @@ impl<P: Platform> Cell<P> {
 const DRIFT: u64 = 256;
 
 /// Records of lines with holes: every memory map has a few, and bad frames stay few.
-fn holes_for(lines: u32) -> usize {
+fn holes_for(lines: u32, ragged: u32) -> usize {
     (lines as usize)
-        .min(lines as usize / 64 + 16)
+        .min(lines as usize / 64 + 16 + ragged as usize)
         .min(MAX_HOLES)
 }
 

@@ -15,8 +15,8 @@ use std::vec::Vec;
 
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Backing, Copied, Evict, Evicted, Folio, Isolated, MemcgId, Migrate, Mm, MmConfig, Moving,
-    NodeId, Oom, Order, PhysAddr, Release, Request, Unmap, WriteOut,
+    Backing, CompactStop, Copied, Evict, Evicted, Folio, Isolated, MemcgId, Migrate, Mm, MmConfig,
+    Moving, NodeId, Oom, Order, PhysAddr, Release, Request, Unmap, WriteOut,
 };
 
 use super::host::Host;
@@ -136,6 +136,10 @@ impl Evict for Host {
         if folio.word() & LIAR == 0 {
             let _mapped: framekeeper::Pfn = map(folio.reference());
         }
+    }
+
+    fn compact(mm: &Mm<Self>, node: NodeId, order: Order) -> bool {
+        mm.compact(node, order).stop == CompactStop::Enough
     }
 
     fn oom(_memcg: Option<MemcgId>) -> Oom {

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use crate::clock::{Random, Windows, median};
 use crate::machine::{Framekeeper, run_as};
@@ -178,6 +179,15 @@ fn launch_of<S: Subject>(plan: &Plan, threads: u32, group: &[&'static str], medi
     }
 }
 
+/// How many calls take about 100 µs; at least a few for slow subjects.
+fn calls_per_window(mut work: impl FnMut(usize)) -> usize {
+    work(64);
+    let start = Instant::now();
+    work(64);
+    let ns = start.elapsed().as_nanos().max(1) as usize / 64;
+    (100_000 / ns.max(1)).clamp(16, WINDOW)
+}
+
 /// A thread at work.
 struct Worker<'a, S: Subject> {
     subject: &'a S,
@@ -240,13 +250,15 @@ impl<'a, S: Subject> Worker<'a, S> {
 
     fn ping_pong<const ORDER: u8>(&mut self, name: &'static str) {
         let subject = self.subject;
+        let pairs = |n: usize| {
+            for _ in 0..n {
+                let block = subject.alloc(ORDER).expect("memory is free");
+                subject.free(black_box(block), ORDER);
+            }
+        };
+        let window = calls_per_window(pairs);
         self.measure(self.windows, |this, counts| {
-            this.time(name, counts, 2 * WINDOW, || {
-                for _ in 0..WINDOW {
-                    let block = subject.alloc(ORDER).expect("memory is free");
-                    subject.free(black_box(block), ORDER);
-                }
-            });
+            this.time(name, counts, 2 * window, || pairs(window));
         });
     }
 
@@ -271,7 +283,7 @@ impl<'a, S: Subject> Worker<'a, S> {
             0 => (BULK, WINDOW),
             _ => (BULK9 / self.threads, BULK9 / self.threads),
         };
-        let rounds = (self.windows * window).div_ceil(blocks).max(3);
+        let rounds = (self.windows * window).div_ceil(blocks).clamp(3, 12);
         let mut held = Vec::with_capacity(blocks);
         let mut warm = false;
         self.measure(rounds + 1, |this, counts| {
@@ -306,26 +318,33 @@ impl<'a, S: Subject> Worker<'a, S> {
         // Half of the slots are full in the mean, each with 102.3 frames: half of the memory.
         let slots = FRAMES as usize / 102 / self.threads;
         let mut held: Vec<Option<(S::Block<'a>, u8)>> = (0..slots).map(|_| None).collect();
-        let warm_up = 4 * slots / WINDOW + 1;
-        let mut plan = vec![(0u32, 0u8); WINDOW];
-        let mut seen = 0;
-        self.measure(self.windows + warm_up, |this, counts| {
+        let random = &mut self.random;
+        let mut steps = |n: usize| -> Vec<(u32, u8)> {
+            let step = |_| (random.below(slots as u64) as u32, random.below(10) as u8);
+            (0..n).map(step).collect()
+        };
+        let mut work = |steps: &[(u32, u8)]| {
+            for &(slot, order) in steps {
+                let slot = &mut held[slot as usize];
+                match slot.take() {
+                    Some((block, order)) => subject.free(block, order),
+                    None => *slot = subject.alloc(order).map(|block| (block, order)),
+                }
+            }
+        };
+        // Until half of the slots are full.
+        work(&steps(4 * slots));
+        let window = calls_per_window(|n| work(&steps(n)));
+        let mut plan = steps(window);
+        let mut reseeded = Random(plan.len() as u64);
+        self.measure(self.windows, |this, counts| {
             for step in &mut plan {
                 *step = (
-                    this.random.below(slots as u64) as u32,
-                    this.random.below(10) as u8,
+                    reseeded.below(slots as u64) as u32,
+                    reseeded.below(10) as u8,
                 );
             }
-            seen += 1;
-            this.time("mix_0_9", counts && seen > warm_up, WINDOW, || {
-                for &(slot, order) in &plan {
-                    let slot = &mut held[slot as usize];
-                    match slot.take() {
-                        Some((block, order)) => subject.free(block, order),
-                        None => *slot = subject.alloc(order).map(|block| (block, order)),
-                    }
-                }
-            });
+            this.time("mix_0_9", counts, window, || work(&plan));
         });
         for (block, order) in held.into_iter().flatten() {
             subject.free(block, order);

@@ -26,6 +26,7 @@ pub(super) fn absent(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
         kind: ZoneKind::Normal,
         span: FrameRange::new(Pfn(start), Pfn(end)),
         shards,
+        ragged: 0,
     };
     let mut measure = Bump::measuring();
     Zone::<Host>::build(&mut measure, spec).unwrap();

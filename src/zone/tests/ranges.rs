@@ -346,6 +346,7 @@ fn a_zone_needs_a_fifth_of_a_byte_for_each_frame() {
             kind: crate::addr::ZoneKind::Normal,
             span: FrameRange::new(Pfn(0), Pfn(frames)),
             shards: 8,
+            ragged: 0,
         };
         let mut measure = Bump::measuring();
         Zone::<Host>::build(&mut measure, spec).unwrap();
