@@ -11,10 +11,10 @@ use framekeeper::memcg::{CreateError, Event, ProtectError, Protection, Shield};
 use framekeeper::mm::{MoveError, NoSuchGroup};
 use framekeeper::report::{MemoryEvents, MemoryStat, NumaStat};
 use framekeeper::{
-    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Request,
+    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Rank, Request,
     StateChange,
 };
-use host::{Host, run_as};
+use host::{Host, locks_taken, run_as};
 use kernel::{build, fault, machine};
 
 fn folio_of(mm: &Mm<Host>, memcg: MemcgId, order: u8) -> Folio<'_, Host> {
@@ -343,4 +343,33 @@ fn the_stat_files_print_what_linux_prints() {
         mm.create_memcg(group),
         Err(CreateError::NoSuchParent(group))
     );
+}
+
+#[test]
+fn a_change_of_state_takes_no_lock_unless_charges_move_out_of_its_group() {
+    // reclaim.md 8.6: stat locked / lock-free, no mover; with one that is always on, every update takes one lock.
+    const FRAMES: u64 = 8192;
+    let mm = machine(FRAMES + 2000, 1, 4);
+    let [one, two] = [0, 1].map(|_| mm.create_memcg(MemcgId::ROOT).unwrap());
+    let folios: Vec<_> = (0..FRAMES).map(|_| folio_of(&mm, one, 0)).collect();
+    const RANKS: [Rank; 4] = [Rank::MemcgTree, Rank::MemcgStock, Rank::LruVec, Rank::Shard];
+    let locks = || {
+        let before = RANKS.map(locks_taken);
+        for change in [StateChange::Enter, StateChange::Leave] {
+            for folio in &folios {
+                assert!(folio.account(PageState::MAPPED, change));
+            }
+        }
+        let after = RANKS.map(locks_taken);
+        after.iter().sum::<u64>() - before.iter().sum::<u64>()
+    };
+    assert_eq!(locks(), 0);
+    let moving = mm.begin_move(one, two).unwrap();
+    assert_eq!(locks(), 2 * FRAMES);
+    drop(moving);
+    // One out of another group does not matter.
+    let moving = mm.begin_move(two, one).unwrap();
+    assert_eq!(locks(), 0);
+    drop(moving);
+    mm.check().unwrap();
 }

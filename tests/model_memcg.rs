@@ -397,7 +397,7 @@ fn move_page(mm: &Mm<Host>, model: &mut Model<'_>, folio: u16, to: u8) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
     fn any_program_of_charges_states_and_moves_agrees_with_the_naive_model(ops in prop::collection::vec(op(), 1..200)) {

@@ -70,7 +70,18 @@ bitflags! {
     }
 }
 
-const STATE_SHIFT: usize = 13;
+/// The states take the topmost flags, so that new ones below do not meet them.
+const STATE_SHIFT: usize = 17;
+const _: () = {
+    assert!(
+        Flags::STATES.bits() >> (ZONE_SHIFT - FLAGS_SHIFT) == 0,
+        "the zone is above"
+    );
+    assert!(
+        Flags::PINNED.bits() < 1 << STATE_SHIFT && Flags::ROTATE.bits() < 1 << STATE_SHIFT,
+        "other flags are below"
+    );
+};
 
 impl Flags {
     /// The flag of the state at `index` in memcg's list of them.
