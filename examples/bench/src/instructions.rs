@@ -34,7 +34,7 @@ pub fn run(check: bool) -> ExitCode {
             return ExitCode::FAILURE;
         };
         let ratio = count / yardstick;
-        let over = ratio > accepted * 1.1 || (name == "pingpong" && count > PINGPONG_LIMIT);
+        let over = ratio > accepted * 1.1 || (name == "pingpong" && count.round() > PINGPONG_LIMIT);
         failed |= over;
         println!(
             "framekeeper  {name:<9} {count:7.2}  ratio {ratio:.3}  accepted {accepted:.3}{}",
