@@ -5,7 +5,8 @@
 //! Used by: `RUSTFLAGS="--cfg loom" cargo test --release --lib`.
 //!
 //! Bounds: an updater and a mover, two groups, one frame; `LOOM_MAX_PREEMPTIONS` bounds the schedules.
-//! The broken twin leaves out the second look at the owner, as the protocol was first published, and must be caught.
+//! The broken twins, which must be caught: without the second look at the owner, as the protocol was first published; and
+//! with the new owner named before the states were counted there.
 
 extern crate std;
 
@@ -26,6 +27,13 @@ model_platform!(
     WithoutSecondLook,
     LoomLock,
     LEFT_OUT: &'static str = "account: the second look at the owner"
+);
+
+model_platform!(
+    /// Names the new owner before the states went there.
+    OwnerFirst,
+    LoomLock,
+    LEFT_OUT: &'static str = "move: states are counted before the new owner is named"
 );
 
 struct Machine<P: Platform> {
@@ -153,4 +161,10 @@ fn a_frame_that_is_unmapped_while_it_moves_counts_nowhere() {
 #[should_panic(expected = "the new group alone counts the frame")]
 fn without_the_second_look_an_update_counts_at_the_old_group() {
     update_against_move::<WithoutSecondLook>(StateChange::Enter);
+}
+
+#[test]
+#[should_panic(expected = "the new group alone counts the frame")]
+fn states_that_follow_the_owner_are_counted_twice() {
+    update_against_move::<OwnerFirst>(StateChange::Enter);
 }
