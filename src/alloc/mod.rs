@@ -5,12 +5,14 @@
 //! [`check`](PageAllocator::check) recounts it.
 //! Lock ranks: Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
 
+mod bad;
 mod bulk;
 mod check;
 mod codes;
 mod compact;
 mod config;
 mod contents;
+mod contig;
 mod fast;
 mod pages;
 mod place;
@@ -32,6 +34,7 @@ use codes::Codes;
 pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
 pub use contents::{Contents, Damage, POISON};
+pub use contig::{Contig, ContigError, Moved};
 pub use pages::Pages;
 pub use request::{AllocError, Request};
 
@@ -141,12 +144,22 @@ impl<P: Platform> PageAllocator<P> {
     pub(crate) fn recompute(&self) -> u32 {
         self.nodes.recompute(&self.config.tuning);
         let mut changed = 0;
-        for (index, zone) in self.nodes.zones().iter().enumerate() {
+        for index in 0..self.nodes.zones().len() as u8 {
+            changed += self.refresh_pagesets(index);
+        }
+        changed
+    }
+
+    /// Recomputes the limits of one zone's pagesets. Returns how many got new ones.
+    fn refresh_pagesets(&self, index: u8) -> u32 {
+        let mut changed = 0;
+        for (_, pageset) in self.pagesets.of_zone(index) {
+            let off = IrqOff::new();
+            let mut cache = pageset.lock(&off);
+            // Computed under the lock: of two who change the limits, the later one sees what both want.
+            let zone = &self.nodes.zones()[usize::from(index)];
             let limits = self.nodes.fresh_limits(zone, &self.config.tuning);
-            for (_, pageset) in self.pagesets.of_zone(index as u8) {
-                let off = IrqOff::new();
-                changed += u32::from(pageset.lock(&off).set_limits(limits));
-            }
+            changed += u32::from(cache.set_limits(limits));
         }
         changed
     }

@@ -10,7 +10,7 @@ use crate::addr::{CpuId, NodeId, ZoneKind};
 use crate::pageset::Pressure;
 use crate::pageset::tune::{Inputs, Limits, Policy};
 use crate::platform::Platform;
-use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::zone::Levels;
 
 /// How watermarks and pageset limits follow from memory.
@@ -47,12 +47,25 @@ pub(crate) struct Marks {
     /// Frames kept from requests whose highest zone is this kind.
     reserves: [AtomicU64; ZoneKind::ALL.len()],
     pressure: AtomicU8,
+    /// Those who keep frames out of the zone's pagesets now.
+    closers: AtomicU32,
 }
 
 impl<P: Platform> NodeZone<P> {
     /// Frames that a request whose highest zone is `highest` must leave.
     pub(crate) fn reserve(&self, highest: ZoneKind) -> u64 {
         self.marks.reserves[highest as usize].load(Relaxed)
+    }
+
+    /// From the next recomputing of their limits on, the zone's pagesets park nothing, until as many calls of
+    /// [`open_pagesets`](Self::open_pagesets) were made.
+    pub(crate) fn close_pagesets(&self) {
+        self.marks.closers.fetch_add(1, Relaxed);
+    }
+
+    /// Undoes one [`close_pagesets`](Self::close_pagesets).
+    pub(crate) fn open_pagesets(&self) {
+        self.marks.closers.fetch_sub(1, Relaxed);
     }
 
     /// What pagesets must know of it. May be stale.
@@ -118,6 +131,12 @@ impl<P: Platform> Nodes<P> {
 
     /// The limits that each pageset of a zone ought to have, by its present low watermark.
     pub(crate) fn fresh_limits(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Limits {
+        if zone.marks.closers.load(Relaxed) > 0 {
+            return Limits {
+                policy: tuning.policy,
+                ..Limits::BOOT
+            };
+        }
         let inputs = Inputs {
             managed: zone.zone.managed(),
             low: zone.zone.levels().low,

@@ -18,7 +18,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 pub enum WasBad {
     /// Free: it has been taken out, and the rest of its block stays free.
     Free,
-    /// In use, on a pageset or in a batch: it will be dropped when it comes back here. Drain the pagesets.
+    /// In use, on a pageset or in a batch: it is dropped when it comes back to the zone.
     InUse,
     /// It was marked before.
     Already,

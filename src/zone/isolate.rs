@@ -94,9 +94,9 @@ impl<P: Platform> Zone<P> {
         }
     }
 
-    /// Ends the isolation; free frames join their neighbours of the same kind again.
-    pub(crate) fn release(&self, isolation: Isolation, off: &IrqOff<P>) {
-        self.unisolate(isolation.lines, off);
+    /// Ends the isolation, once; free frames join their neighbours of the same kind again.
+    pub(crate) fn release(&self, isolation: &Isolation, off: &IrqOff<P>) {
+        self.unisolate(isolation.lines.clone(), off);
     }
 
     fn unisolate(&self, lines: Range<u32>, off: &IrqOff<P>) {
@@ -114,6 +114,35 @@ impl<P: Platform> Zone<P> {
             let used = self.used(line, &mask);
             let i = used.iter().position(|&word| word != 0)?;
             let place = i as u64 * 64 + u64::from(used[i].trailing_zeros());
+            Some(Pfn(self.line_start(line).0 + place))
+        })
+    }
+
+    /// The run of such frames that the first one begins, within its pageblock.
+    pub(crate) fn next_used_run(&self, range: FrameRange) -> Option<FrameRange> {
+        let start = self.next_used(range)?;
+        let line = (start.0 - self.base) / u64::from(PLACES);
+        let end = self.line_start(line as u32 + 1).0.min(range.end().0);
+        let used = self.used(line as u32, &ALL_FREE);
+        let is_used = |pfn: u64| {
+            let place = (pfn - self.base) % u64::from(PLACES);
+            used[place as usize / 64] >> (place % 64) & 1 != 0
+        };
+        let after = (start.0 + 1..end).find(|&pfn| !is_used(pfn));
+        Some(FrameRange::new(start, Pfn(after.unwrap_or(end))))
+    }
+
+    /// The first frame that is not managed, or bad.
+    pub(crate) fn next_unusable(&self, range: FrameRange) -> Option<Pfn> {
+        self.masks(range).find_map(|(line, mask)| {
+            let info = Info(self.infos[line as usize].load(Relaxed));
+            let unusable = match self.holes.of(info.holes()) {
+                _ if info.is_absent() => ALL_FREE,
+                Some(hole) => hole.unusable(),
+                None => [0; 8],
+            };
+            let i = (0..8).find(|&i| mask[i] & unusable[i] != 0)?;
+            let place = i as u64 * 64 + u64::from((mask[i] & unusable[i]).trailing_zeros());
             Some(Pfn(self.line_start(line).0 + place))
         })
     }

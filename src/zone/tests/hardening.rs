@@ -287,10 +287,10 @@ fn whatever_is_done_to_a_zone_each_frame_is_in_one_place() {
                     let isolation = isolated.swap_remove(0);
                     if zone.take_range(&isolation, &off).is_ok() {
                         let taken = isolation.range();
-                        zone.release(isolation, &off);
+                        zone.release(&isolation, &off);
                         zone.give_range(taken, &off).unwrap();
                     } else {
-                        zone.release(isolation, &off);
+                        zone.release(&isolation, &off);
                     }
                 }
                 11 if bad.len() < 8 && zone.mark_bad(at, &off) != Ok(WasBad::Already) => {

@@ -34,7 +34,7 @@ fn isolated_frames_never_join_their_neighbours_until_they_are_released() {
     );
     assert_eq!(zone.mobility_of(Pfn(5)), Mobility::Isolate);
     zone.check().unwrap();
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
     assert_eq!(
         (zone.free_frames_exact(), zone.isolated_frames()),
         (1024, 0)
@@ -61,7 +61,7 @@ fn a_second_user_of_a_range_gets_busy_and_changes_nothing() {
         assert_eq!(zone.isolated_frames(), isolated);
     }
     assert_eq!(isolation.range(), range(2000, 3000));
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
     assert_eq!(zone.free_blocks(order(13)), 1);
 }
 
@@ -82,7 +82,7 @@ fn release_restores_the_kind_that_each_line_had() {
         .unwrap();
     assert!(zone.take(Order::ZERO, Mobility::Movable, 0, &off).is_none());
     zone.give(unmovable, &off).unwrap();
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
     assert_eq!(kinds(), before);
     assert_eq!(zone.free_frames_exact(), 8192);
     zone.check().unwrap();
@@ -108,7 +108,7 @@ fn a_range_is_taken_at_any_alignment_once_its_last_frame_is_free() {
     zone.take_range(&isolation, &off).unwrap();
     // Of what was freed, 3072..3500 lies in a line that is not isolated.
     assert_eq!(zone.isolated_frames(), 3072 - 900 - wanted.frames());
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
     zone.check().unwrap();
     assert_eq!(zone.free_frames_exact(), 2600 - wanted.frames());
     // What was taken comes back in one piece.
@@ -126,7 +126,7 @@ fn a_range_of_cma_is_collected_and_given_back_as_cma() {
     let wanted = range(1100, 1300);
     let isolation = zone.isolate(wanted, Purpose::Cma, &off).unwrap();
     zone.take_range(&isolation, &off).unwrap();
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
     assert_eq!(zone.free_cma(), 2048 - 200);
     zone.give_range(wanted, &off).unwrap();
     assert_eq!(zone.free_cma(), 2048);
@@ -157,7 +157,7 @@ fn a_range_goes_offline_when_nothing_in_it_is_in_use_and_comes_back() {
         zone.check().unwrap();
         assert_eq!(isolation.is_some(), gone.contains(block.pfn()));
         if let Some(isolation) = isolation {
-            zone.release(isolation, &off);
+            zone.release(&isolation, &off);
             continue;
         }
         assert_eq!(zone.managed(), managed - gone.frames());
@@ -199,7 +199,7 @@ fn random_ranges_come_and_go_and_every_frame_is_counted() {
                 Ok(()) => frames.fill(false),
                 Err((isolation, error)) => {
                     assert_eq!(error, OfflineError::TooManyHoles);
-                    zone.release(isolation, &off);
+                    zone.release(&isolation, &off);
                 }
             }
         }
@@ -230,7 +230,7 @@ fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
         .isolate(range(4096, 4097), Purpose::Contiguous, &off)
         .unwrap();
     assert_eq!(zone.mark_bad(Pfn(4100), &off), Ok(WasBad::Free));
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
     assert_eq!(zone.bad_frames(), 3);
     assert_eq!(
         zone.mark_bad(Pfn(1 << 13), &off),
@@ -281,7 +281,7 @@ fn a_bad_frame_stays_bad_while_its_range_goes_and_comes() {
         .isolate(range(2048, 4096), Purpose::Contiguous, &off)
         .unwrap();
     assert_eq!(zone.take_range(&isolation, &off), Err(Pfn(2050)));
-    zone.release(isolation, &off);
+    zone.release(&isolation, &off);
 }
 
 /// Reports everything, and returns the frames of the blocks.

@@ -1,0 +1,214 @@
+//! A range of frames as one piece, wherever it starts.
+//!
+//! Owns: [`Contig`], [`PageAllocator::alloc_contig`]. Invariants: while a range is collected its lines are isolated and its
+//! zone's pagesets park nothing; both end with the call, whatever it returns.
+//! Lock ranks: Pageset, then Shard, one at a time; none while the hook runs. Used by: kernels.
+
+use core::fmt;
+
+use super::PageAllocator;
+use super::contents::Contents;
+use crate::addr::{FrameRange, Pfn};
+use crate::boot::fill_frames;
+use crate::platform::{IrqOff, Platform};
+use crate::zone::{IsolateError, Isolation, Purpose, Zone};
+
+/// How often the hook is asked for one run of frames.
+const ROUNDS: u32 = 5;
+
+/// What the kernel could do with frames that are in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moved {
+    /// Their contents are elsewhere and they were freed, or it is worth another try.
+    Tried,
+    /// They must stay: the range cannot be had.
+    Unmovable,
+}
+
+/// Why a range cannot be had. It is as it was, but for what the hook has moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ContigError {
+    /// No frame is in it.
+    Empty,
+    /// This frame is not memory.
+    Outside(Pfn),
+    /// It begins in one zone and ends in another.
+    SeveralZones(FrameRange),
+    /// This frame is not managed, or was marked bad.
+    Unusable(Pfn),
+    /// Somebody else collects this frame's pageblock.
+    Busy(Pfn),
+    /// This frame's pageblock is kept for another purpose.
+    Kept(Pfn),
+    /// The hook says that this frame must stay.
+    Unmovable(Pfn),
+    /// This frame was still in use after the last round.
+    InUse(Pfn),
+}
+
+/// A range of frames and the right to use them. Dropping it frees them.
+#[must_use = "dropping it frees the frames"]
+pub struct Contig<'a, P: Platform> {
+    allocator: &'a PageAllocator<P>,
+    zone: u8,
+    frames: FrameRange,
+}
+
+impl<P: Platform> PageAllocator<P> {
+    /// Takes all frames of a range of one zone. The hook is asked, without locks, to empty each run of frames of a pageblock that are
+    /// in use, at most five times each.
+    ///
+    /// # Errors
+    /// [`ContigError`]: nothing was taken. Of two calls for one pageblock the second gets [`ContigError::Busy`].
+    pub fn alloc_contig(
+        &self,
+        range: FrameRange,
+        migrate: impl FnMut(FrameRange) -> Moved,
+    ) -> Result<Contig<'_, P>, ContigError> {
+        if range.is_empty() {
+            return Err(ContigError::Empty);
+        }
+        let last = Pfn(range.end().0 - 1);
+        let of = |pfn| self.nodes.zone_of(pfn).ok_or(ContigError::Outside(pfn));
+        let index = of(range.start())?;
+        if of(last)? != index {
+            return Err(ContigError::SeveralZones(range));
+        }
+        let zone = self.nodes.zone(index);
+        if let Some(pfn) = zone.next_unusable(range) {
+            return Err(ContigError::Unusable(pfn));
+        }
+        let collecting = Collecting::start(self, index, range)?;
+        collecting.empty(range, migrate)?;
+        collecting.drain();
+        zone.take_range(&collecting.isolation, &IrqOff::new())
+            .map_err(ContigError::InUse)?;
+        drop(collecting);
+        if self.config.contents == Contents::ZeroOnAlloc {
+            fill_frames::<P>(range, 0);
+        }
+        Ok(Contig {
+            allocator: self,
+            zone: index,
+            frames: range,
+        })
+    }
+}
+
+impl<P: Platform> Contig<'_, P> {
+    /// Its frames.
+    #[must_use]
+    pub fn frames(&self) -> FrameRange {
+        self.frames
+    }
+}
+
+impl<P: Platform> Drop for Contig<'_, P> {
+    fn drop(&mut self) {
+        self.allocator.clear(|| self.frames);
+        let zone = self.allocator.nodes.zone(self.zone);
+        let given = zone.give_range(self.frames, &IrqOff::new());
+        debug_assert_eq!(given, Ok(()), "{self:?}");
+    }
+}
+
+/// A range that is being collected. Dropping it ends that.
+struct Collecting<'a, P: Platform> {
+    allocator: &'a PageAllocator<P>,
+    index: u8,
+    isolation: Isolation,
+}
+
+impl<'a, P: Platform> Collecting<'a, P> {
+    fn start(
+        allocator: &'a PageAllocator<P>,
+        index: u8,
+        range: FrameRange,
+    ) -> Result<Self, ContigError> {
+        let zone = allocator.nodes.zone(index);
+        let isolation = zone
+            .isolate(range, Purpose::Contiguous, &IrqOff::new())
+            .map_err(|error| match error {
+                IsolateError::Range(range) => ContigError::Outside(range.start()),
+                IsolateError::Busy(pfn) => ContigError::Busy(pfn),
+                IsolateError::Absent(pfn) => ContigError::Unusable(pfn),
+                IsolateError::Kept(pfn) => ContigError::Kept(pfn),
+            })?;
+        allocator.nodes.zones()[usize::from(index)].close_pagesets();
+        allocator.refresh_pagesets(index);
+        let this = Self {
+            allocator,
+            index,
+            isolation,
+        };
+        this.drain();
+        Ok(this)
+    }
+
+    fn zone(&self) -> &'static Zone<P> {
+        self.allocator.nodes.zone(self.index)
+    }
+
+    /// Frames that were parked before the pagesets closed.
+    fn drain(&self) {
+        self.allocator
+            .drain_zones(core::iter::once(self.index), &IrqOff::new());
+    }
+
+    fn empty(
+        &self,
+        range: FrameRange,
+        mut migrate: impl FnMut(FrameRange) -> Moved,
+    ) -> Result<(), ContigError> {
+        for _ in 0..ROUNDS {
+            let mut rest = range;
+            let mut found = false;
+            while let Some(run) = self.zone().next_used_run(rest) {
+                found = true;
+                if migrate(run) == Moved::Unmovable {
+                    return Err(ContigError::Unmovable(run.start()));
+                }
+                rest = FrameRange::new(run.end(), range.end());
+            }
+            if !found {
+                return Ok(());
+            }
+        }
+        match self.zone().next_used(range) {
+            Some(pfn) => Err(ContigError::InUse(pfn)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<P: Platform> Drop for Collecting<'_, P> {
+    fn drop(&mut self) {
+        self.zone().release(&self.isolation, &IrqOff::new());
+        self.allocator.nodes.zones()[usize::from(self.index)].open_pagesets();
+        self.allocator.refresh_pagesets(self.index);
+    }
+}
+
+impl<P: Platform> fmt::Debug for Contig<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Contig({})", self.frames)
+    }
+}
+
+impl fmt::Display for ContigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the range is empty"),
+            Self::Outside(pfn) => write!(f, "frame {pfn} is not memory"),
+            Self::SeveralZones(range) => write!(f, "{range} is not in one zone"),
+            Self::Unusable(pfn) => write!(f, "frame {pfn} is not managed, or bad"),
+            Self::Busy(pfn) => write!(f, "the pageblock at {pfn} is being collected by another"),
+            Self::Kept(pfn) => write!(f, "the pageblock at {pfn} is kept for another purpose"),
+            Self::Unmovable(pfn) => write!(f, "frame {pfn} must stay where it is"),
+            Self::InUse(pfn) => write!(f, "frame {pfn} is still in use"),
+        }
+    }
+}
+
+impl core::error::Error for ContigError {}

@@ -1,0 +1,155 @@
+//! Ranges and single frames of the kernel's choice: bad ones, contiguous ones.
+
+#[path = "common/host.rs"]
+mod host;
+#[path = "common/machine.rs"]
+mod machine;
+
+use std::collections::BTreeMap;
+
+use framekeeper::alloc::{ContigError, Moved};
+use framekeeper::zone::{MarkError, WasBad};
+use framekeeper::{
+    Config, FrameRange, Mobility, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr, Request,
+};
+use host::{Host, locks_held};
+use machine::{allocator, one_region};
+
+const ONE: Request = Request::new(Order::ZERO).mobility(Mobility::Movable);
+/// First frame of the machines here: 4 GiB, so that all memory is one zone.
+const FIRST: u64 = 1 << 20;
+
+fn machine() -> PageAllocator<Host> {
+    allocator(one_region(FIRST, 1 << 13), &Config::default()).unwrap()
+}
+
+fn range(start: u64, end: u64) -> FrameRange {
+    FrameRange::new(Pfn(FIRST + start), Pfn(FIRST + end))
+}
+
+fn all(allocator: &PageAllocator<Host>) -> BTreeMap<u64, Pages<'_, Host>> {
+    std::iter::from_fn(|| allocator.try_alloc(ONE).ok())
+        .map(|pages| (pages.pfn().0, pages))
+        .collect()
+}
+
+#[test]
+fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
+    // misuse 25: free, in use, on a pageset, inside a huge block
+    let allocator = machine();
+    assert_eq!(allocator.mark_bad(Pfn(FIRST + 700)), Ok(WasBad::Free));
+    assert_eq!(allocator.mark_bad(Pfn(FIRST + 700)), Ok(WasBad::Already));
+    let huge = allocator
+        .try_alloc(Request::new(Order::new(10).unwrap()))
+        .unwrap();
+    let inside = Pfn(huge.pfn().0 + 300);
+    let used = allocator.try_alloc(ONE).unwrap();
+    let parked = allocator.try_alloc(ONE).unwrap();
+    let (in_use, on_pageset) = (used.pfn(), parked.pfn());
+    drop(parked);
+    for pfn in [on_pageset, inside, in_use] {
+        assert_eq!(allocator.mark_bad(pfn), Ok(WasBad::InUse));
+        assert_eq!(allocator.parked_frames(), 0);
+    }
+    drop((huge, used));
+    allocator.check().unwrap();
+    assert_eq!(allocator.bad_frames(), 4);
+    assert_eq!(allocator.free_frames(), allocator.managed_frames() - 4);
+    for _ in 0..2 {
+        let held = all(&allocator);
+        assert_eq!(held.len() as u64, allocator.managed_frames() - 4);
+        for bad in [Pfn(FIRST + 700), inside, in_use, on_pageset] {
+            assert!(!held.contains_key(&bad.0));
+        }
+    }
+    allocator.check().unwrap();
+}
+
+#[test]
+fn a_frame_that_is_no_memory_cannot_be_marked_bad() {
+    let allocator = machine();
+    for pfn in [Pfn(0), Pfn(FIRST + (1 << 13)), Pfn(u64::MAX)] {
+        assert_eq!(allocator.mark_bad(pfn), Err(MarkError::Unmanaged(pfn)));
+    }
+    assert_eq!(allocator.bad_frames(), 0);
+}
+
+#[test]
+fn a_range_is_had_as_one_piece_once_the_kernel_has_moved_what_was_in_it() {
+    let allocator = machine();
+    let mut held = all(&allocator);
+    held.retain(|pfn, _| pfn % 2 == 0 || *pfn >= FIRST + 4096);
+    let wanted = range(1000, 3001);
+    let mut calls = 0;
+    let contig = allocator
+        .alloc_contig(wanted, |run| {
+            assert_eq!(locks_held(), 0);
+            calls += 1;
+            run.iter().for_each(|pfn| drop(held.remove(&pfn.0)));
+            Moved::Tried
+        })
+        .unwrap();
+    assert_eq!((contig.frames(), calls), (wanted, 1001));
+    allocator.check().unwrap();
+    let rest = all(&allocator);
+    assert!(wanted.iter().all(|pfn| !rest.contains_key(&pfn.0)));
+    drop((contig, held, rest));
+    allocator.check().unwrap();
+    assert_eq!(allocator.free_frames(), allocator.managed_frames());
+}
+
+#[test]
+fn a_range_that_cannot_be_had_is_left_as_it_was() {
+    // misuse 23: empty, reversed, outside memory, over two zones, unmovable
+    let mut map = one_region(FIRST - 2048, 1 << 13);
+    map.add(NodeId(1), PhysAddr(1 << 40), 1 << 24).unwrap();
+    map.reserve(Pfn(FIRST + 9).addr(12), 4096).unwrap();
+    let allocator = allocator(map, &Config::default()).unwrap();
+    let free = allocator.free_frames();
+    let tried = |range| {
+        allocator
+            .alloc_contig(range, |_| Moved::Unmovable)
+            .map(|contig| contig.frames())
+    };
+    assert_eq!(tried(range(5, 5)), Err(ContigError::Empty));
+    assert_eq!(tried(range(9, 5)), Err(ContigError::Empty));
+    let end = Pfn(FIRST + (1 << 14) - 1);
+    assert_eq!(tried(range(0, 1 << 14)), Err(ContigError::Outside(end)));
+    let both = FrameRange::new(Pfn(FIRST - 1), Pfn(FIRST + 1));
+    assert_eq!(tried(both), Err(ContigError::SeveralZones(both)));
+    let hole = Pfn(FIRST + 9);
+    assert_eq!(tried(range(0, 100)), Err(ContigError::Unusable(hole)));
+    let used = allocator.try_alloc(ONE).unwrap();
+    let around = FrameRange::new(used.pfn(), Pfn(used.pfn().0 + 1));
+    assert_eq!(tried(around), Err(ContigError::Unmovable(used.pfn())));
+    let mut rounds = 0;
+    let error = allocator.alloc_contig(around, |run| {
+        assert_eq!(run, around);
+        rounds += 1;
+        Moved::Tried
+    });
+    assert_eq!(error.unwrap_err(), ContigError::InUse(used.pfn()));
+    assert_eq!(rounds, 5);
+    drop(used);
+    assert_eq!(allocator.free_frames(), free);
+    assert!(allocator.zones().all(|zone| zone.isolated_frames() == 0));
+    allocator.check().unwrap();
+}
+
+#[test]
+fn the_second_of_two_who_collect_a_pageblock_gets_busy() {
+    // misuse 24
+    let allocator = machine();
+    let mut used = all(&allocator);
+    let mut second = None;
+    let first = allocator.alloc_contig(range(512, 600), |run| {
+        let other = allocator.alloc_contig(range(700, 701), |_| Moved::Tried);
+        second = other.err();
+        run.iter().for_each(|pfn| drop(used.remove(&pfn.0)));
+        Moved::Tried
+    });
+    assert_eq!(second, Some(ContigError::Busy(Pfn(FIRST + 512))));
+    drop((first.unwrap(), used));
+    assert_eq!(allocator.free_frames(), allocator.managed_frames());
+    allocator.check().unwrap();
+}
