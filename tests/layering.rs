@@ -222,7 +222,9 @@ fn wrong_directions(path: &str, text: &str, map: &Map) -> Vec<String> {
     for (line, layer) in layers_named(path, text, map) {
         match layer {
             Ok(layer) if map.layers[..=place].contains(&layer) => {}
-            Ok(layer) => wrong.push(format!("{path}:{line}: `{own}` names `{layer}`, above it")),
+            Ok(layer) => wrong.push(format!(
+                "{path}:{line}: `{own}` names `{layer}`, which lib.rs declares after it"
+            )),
             Err(why) => wrong.push(format!("{path}:{line}: {why}")),
         }
     }

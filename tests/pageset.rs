@@ -103,6 +103,26 @@ fn a_quiet_pageset_gives_back_what_it_grew_to_hold() {
 }
 
 #[test]
+fn a_pageset_keeps_four_batches_while_memory_is_reclaimed() {
+    use framekeeper::pageset::Pressure;
+    // allocator.md 3.5: while reclaim runs the limit is 4 batches, at most high.
+    let allocator = zone(1 << 20, Policy::Auto);
+    let parked_after_freeing = |pressure| {
+        allocator.set_pressure(pressure);
+        let held: Vec<_> = (0..5000)
+            .map(|_| allocator.try_alloc(ONE).unwrap())
+            .collect();
+        drop(held);
+        allocator.pageset_counts().next().unwrap()
+    };
+    let calm = parked_after_freeing(Pressure::None);
+    let reclaiming = parked_after_freeing(Pressure::Reclaiming);
+    assert!(reclaiming.parked <= 4 * reclaiming.limits.batch + 64);
+    assert!(calm.parked > reclaiming.parked);
+    allocator.check().unwrap();
+}
+
+#[test]
 fn blocks_of_order_three_that_are_only_freed_do_not_pile_up() {
     // R10: the count stays within the limit; alternating takes no lock.
     let order3 = Request::new(Order::new(3).unwrap());

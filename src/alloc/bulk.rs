@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use super::place::{Place, Sort};
 use super::{Contents, PageAllocator, Pages, Request};
-use crate::addr::{CpuId, Order, Pfn};
+use crate::addr::{CpuId, Order};
 use crate::pageset::{CHUNK_FRAMES, ListId};
 use crate::platform::{IrqOff, Platform};
 use crate::zone::{Block, Mobility};
@@ -108,12 +108,6 @@ impl<P: Platform> PageAllocator<P> {
             batch.frames.push(frame);
         }
         self.flush(&mut batch);
-    }
-
-    /// Frees single frames that the caller owns.
-    #[allow(dead_code, reason = "for reclaim")]
-    pub(crate) fn free_bulk(&self, frames: impl IntoIterator<Item = Pfn>) {
-        self.free_blocks(frames.into_iter().map(|pfn| Block::new(pfn, Order::ZERO)));
     }
 
     fn flush(&self, batch: &mut Batch) {

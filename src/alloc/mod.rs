@@ -24,7 +24,7 @@ use core::fmt;
 use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, Memory};
 use crate::node::{Nodes, Shape};
-use crate::pageset::Pagesets;
+use crate::pageset::{Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::zone::{Mobility, Zone};
@@ -215,6 +215,15 @@ impl<P: Platform> PageAllocator<P> {
     #[must_use]
     pub fn refused_frames(&self) -> u64 {
         self.refused.load(Relaxed)
+    }
+
+    /// Tells the pagesets of every zone how memory stands: while reclaim runs they keep less. The kernel's reclaiming thread
+    /// says when it starts and when it is done.
+    pub fn set_pressure(&self, pressure: Pressure) {
+        self.nodes
+            .zones()
+            .iter()
+            .for_each(|zone| zone.set_pressure(pressure));
     }
 
     /// Bytes that the instance's metadata takes.

@@ -7,9 +7,8 @@ use core::fmt;
 use core::mem;
 
 use super::PageAllocator;
-use super::place::{Place, Sort};
+use super::place::Place;
 use crate::addr::{FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
-use crate::pageset::ListId;
 use crate::platform::Platform;
 use crate::zone::Block;
 
@@ -76,7 +75,6 @@ impl<'a, P: Platform> Pages<'a, P> {
 
     /// Where it came from.
     #[inline]
-    #[allow(dead_code, reason = "for the layers above")]
     pub(crate) fn allocator(&self) -> &'a PageAllocator<P> {
         self.allocator
     }
@@ -87,23 +85,6 @@ impl<'a, P: Platform> Pages<'a, P> {
         let block = Block::new(self.pfn(), self.order());
         mem::forget(self);
         block
-    }
-
-    /// Makes an owner of a block again. `None` and the block back if no zone has such a frame.
-    #[inline]
-    #[allow(dead_code, reason = "for the layers above")]
-    pub(crate) fn from_block(allocator: &'a PageAllocator<P>, block: Block) -> Result<Self, Block> {
-        match allocator.place(block.pfn()) {
-            Some((zone, frame, mobility)) => {
-                let (_, order) = block.into_parts();
-                let sort = Sort::new(order, ListId::new(order, mobility));
-                Ok(Self {
-                    allocator,
-                    place: allocator.place_of(zone, frame, sort),
-                })
-            }
-            None => Err(block),
-        }
     }
 }
 

@@ -247,7 +247,6 @@ impl<'s> Bump<'s> {
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    #[allow(dead_code, reason = "for the layers above the allocator")]
     pub(crate) fn per_cpu<T: 'static>(
         &mut self,
         cpus: u32,
@@ -314,6 +313,12 @@ impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
     /// Nothing else uses that memory, now or later, except through what the instance gives out.
     #[must_use]
     pub unsafe fn claim(map: &'b mut BootMap<N>) -> Self {
+        const {
+            assert!(
+                matches!(P::PAGE_SHIFT, 12 | 14 | 16),
+                "pages have 4, 16 or 64 KiB"
+            )
+        };
         Self {
             map,
             storage: None,

@@ -24,7 +24,6 @@ pub struct FolioView<'m, P: Platform> {
 
 /// A reference to frames that are charged to a group. Dropping the last one frees them.
 #[must_use = "dropping the last reference frees the frames"]
-#[derive(Debug)]
 pub struct Folio<'m, P: Platform>(pub(super) FolioView<'m, P>);
 
 /// Why pages could not be charged. They come back with it.
@@ -252,6 +251,12 @@ impl<P: Platform> Mm<P> {
             "frame {pfn} is free: nobody has a reference to it"
         );
         Some(Folio(FolioView { mm: self, frame }))
+    }
+}
+
+impl<P: Platform> fmt::Debug for Folio<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Folio({:?})", self.0)
     }
 }
 

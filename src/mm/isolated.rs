@@ -16,7 +16,6 @@ use crate::platform::{IrqOff, Platform};
 
 /// A folio taken off its LRU list; dropping puts it back.
 #[must_use = "dropping puts the folio back on its list"]
-#[derive(Debug)]
 pub struct Isolated<'m, P: Platform>(FolioView<'m, P>);
 
 impl<'m, P: Platform> Isolated<'m, P> {
@@ -101,5 +100,11 @@ impl<'m, P: Platform> Deref for Isolated<'m, P> {
     type Target = FolioView<'m, P>;
     fn deref(&self) -> &Self::Target {
         &self.0
+    }
+}
+
+impl<P: Platform> core::fmt::Debug for Isolated<'_, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Isolated({:?})", self.0)
     }
 }

@@ -79,7 +79,6 @@ impl<P: Platform> NodeZone<P> {
     }
 
     /// Tells pagesets how the zone stands.
-    #[allow(dead_code, reason = "for reclaim")]
     pub(crate) fn set_pressure(&self, pressure: Pressure) {
         self.marks.pressure.store(pressure as u8, Relaxed);
     }

@@ -26,7 +26,7 @@ const LARGE_BLOCKS: u32 = 3;
 
 /// What a zone lacks, as far as pagesets must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Pressure {
+pub enum Pressure {
     /// Nothing.
     #[default]
     None,

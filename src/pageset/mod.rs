@@ -19,8 +19,8 @@ use crate::platform::Platform;
 use crate::sync::{CachePadded, Lock};
 use crate::zone::Mobility;
 
-pub use cache::Exchanges;
-pub(crate) use cache::{Cache, Pressure};
+pub(crate) use cache::Cache;
+pub use cache::{Exchanges, Pressure};
 pub(crate) use chunks::CHUNK_FRAMES;
 use chunks::LISTS;
 
