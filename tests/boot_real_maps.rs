@@ -5,28 +5,16 @@ use framekeeper::boot::{BootMap, MapError};
 
 #[path = "../examples/common/capture.rs"]
 mod capture;
+#[path = "common/captures.rs"]
+mod captures;
 #[path = "../examples/common/memory_map.rs"]
 mod memory_map;
 
 use capture::Capture;
+use captures::CAPTURES;
 use memory_map::{MemoryMap, Problem, TextError};
 
 const SHIFT: u32 = 12;
-
-macro_rules! data {
-    ($name:literal) => {
-        ($name, include_str!(concat!("data/", $name)))
-    };
-}
-
-const CAPTURES: [(&str, &str); 6] = [
-    data!("linux-zoneinfo/linux-6.1-m128c1.txt"),
-    data!("linux-zoneinfo/linux-6.1-m512c2.txt"),
-    data!("linux-zoneinfo/linux-6.1-m4gc2.txt"),
-    data!("linux-zoneinfo/linux-6.1-m8gc8.txt"),
-    data!("linux-zoneinfo/linux-6.1-n2x4gc2.txt"),
-    data!("linux-zoneinfo/linux-6.1-n2x16gc4.txt"),
-];
 
 fn boot_map(text: &str) -> BootMap {
     MemoryMap::parse(text).unwrap().boot_map().unwrap()

@@ -2,6 +2,8 @@
 
 #[path = "../examples/common/capture.rs"]
 mod capture;
+#[path = "common/captures.rs"]
+mod captures;
 #[path = "../examples/common/check.rs"]
 mod check;
 #[path = "../examples/common/describe.rs"]
@@ -18,26 +20,12 @@ mod machine;
 mod memory_map;
 
 use capture::{Capture, Zone, parse_zoneinfo};
+use captures::CAPTURES;
 use describe::{Columns, describe};
 use framekeeper::{FrameRange, NodeId, Pfn, ZoneKind};
 use host::Host;
 use machine::Machine;
 use proptest::prelude::*;
-
-macro_rules! data {
-    ($name:literal) => {
-        ($name, include_str!(concat!("data/", $name)))
-    };
-}
-
-const CAPTURES: [(&str, &str); 6] = [
-    data!("linux-zoneinfo/linux-6.1-m128c1.txt"),
-    data!("linux-zoneinfo/linux-6.1-m512c2.txt"),
-    data!("linux-zoneinfo/linux-6.1-m4gc2.txt"),
-    data!("linux-zoneinfo/linux-6.1-m8gc8.txt"),
-    data!("linux-zoneinfo/linux-6.1-n2x4gc2.txt"),
-    data!("linux-zoneinfo/linux-6.1-n2x16gc4.txt"),
-];
 
 #[test]
 fn zones_start_and_span_where_linux_puts_them() {
