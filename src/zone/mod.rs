@@ -10,7 +10,10 @@
 //! stand its kind ([`Mobility`]) and its class, the order of its largest free block. A **shard** keeps sets of lines by
 //! kind and class, so that the fullest line that can serve a request is a few bit operations away. Wholly free lines
 //! form the same structure one level up, a bit to a line. No link ever lies in a free frame.
-#![allow(dead_code, unused_imports, reason = "the layers above use it")]
+#![allow(
+    dead_code,
+    reason = "not every service of a zone has a caller above it yet"
+)]
 
 mod bad;
 mod block;
@@ -49,7 +52,6 @@ pub use isolate::{IsolateError, OfflineError, Purpose};
 pub use mobility::Mobility;
 pub use online::OnlineError;
 pub(crate) use refill::Sink;
-pub(crate) use reporting::{REPORT, ReportCursor};
 pub use reserve::{CmaError, Keep};
 pub use watermark::{Access, BadLevels, Level, Levels};
 

@@ -9,9 +9,9 @@ use crate::addr::{FrameRange, Order, Pfn};
 use crate::boot::Bump;
 use crate::host::Host;
 use crate::platform::IrqOff;
+use crate::zone::reporting::ReportCursor;
 use crate::zone::{
-    Block, Fault, IsolateError, MarkError, Mobility, OfflineError, Purpose, ReportCursor, WasBad,
-    Zone,
+    Block, Fault, IsolateError, MarkError, Mobility, OfflineError, Purpose, WasBad, Zone,
 };
 
 #[test]
