@@ -183,7 +183,7 @@ impl<P: Platform> View<'_, P> {
                 return Dead::new();
             }
             let full = core::mem::take(queue);
-            return self.apply(full, kind, off);
+            return self.apply(&full, kind, off);
         }
         let Move::Mlock(mlock) = kind else {
             return Dead::new();
@@ -207,7 +207,7 @@ impl<P: Platform> View<'_, P> {
             kind => {
                 let mut single = Waiting::new();
                 single.push(frame);
-                self.apply(single, kind, off)
+                self.apply(&single, kind, off)
             }
         }
     }
@@ -225,7 +225,7 @@ impl<P: Platform> View<'_, P> {
                     return Dead::new();
                 };
                 let waiting = core::mem::take(&mut batches.queues[queue]);
-                self.apply(waiting, kind, off)
+                self.apply(&waiting, kind, off)
             }
             Queue::Mlocks => {
                 let waiting = core::mem::take(&mut batches.mlocks);

@@ -129,7 +129,9 @@ impl<P: Platform> Machine<P> {
         let index = held.take().unwrap();
         let off = IrqOff::new();
         let mut held = machine.view().lock_index(index, &off).unwrap();
-        machine.view().link_new(&mut held, frame);
+        machine
+            .view()
+            .link_new(&mut held, (frame, machine.frames.record(frame)));
         drop(held);
         (machine, frame, child)
     }
@@ -199,7 +201,7 @@ fn without_the_second_look_a_frame_returns_to_a_dead_list() {
         assert!(view.isolate(frame, off));
         let stale = view.lruvec_of(frame).unwrap();
         let mut held = view.lock_index(stale, off).unwrap();
-        view.link_new(&mut held, frame);
+        view.link_new(&mut held, (frame, view.frames.record(frame)));
     });
 }
 

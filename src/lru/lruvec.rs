@@ -97,7 +97,7 @@ impl LruVec {
     pub(super) fn insert(
         &mut self,
         frames: &FrameTable,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         state: State,
         flags: Flags,
         end: End,
@@ -108,8 +108,8 @@ impl LruVec {
         }
         let list = &mut self.lists[ListKind::of(flags) as usize];
         match end {
-            End::Head => list.push_front(frames, frame),
-            End::Tail => list.push_back(frames, frame),
+            End::Head => list.push_front(frames, frame, record),
+            End::Tail => list.push_back(frames, frame, record),
         }
     }
 
@@ -118,12 +118,13 @@ impl LruVec {
     pub(super) fn take_out(
         &mut self,
         frames: &FrameTable,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         state: State,
         flags: Flags,
     ) -> Unlinked {
         if !flags.contains(Flags::UNEVICTABLE)
-            && self.lists[ListKind::of(flags) as usize].remove(frames, frame) == Unlinked::Damaged
+            && self.lists[ListKind::of(flags) as usize].remove(frames, frame, record)
+                == Unlinked::Damaged
         {
             return Unlinked::Damaged;
         }
@@ -146,12 +147,12 @@ impl LruVec {
     pub(super) fn rotate(
         &mut self,
         frames: &FrameTable,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         kind: ListKind,
     ) -> Unlinked {
-        let unlinked = self.lists[kind as usize].remove(frames, frame);
+        let unlinked = self.lists[kind as usize].remove(frames, frame, record);
         if unlinked == Unlinked::Done {
-            self.lists[kind as usize].push_front(frames, frame);
+            self.lists[kind as usize].push_front(frames, frame, record);
         }
         unlinked
     }

@@ -24,8 +24,9 @@ impl<P: Platform> View<'_, P> {
             let mut chain = FrameList::default();
             for tail in tails() {
                 // Named before it is linked: whoever meets it there may ask whose it is.
-                self.frames.record(tail).set_owner(record.owner());
-                chain.push_back(self.frames, tail);
+                let tail_record = self.frames.record(tail);
+                tail_record.set_owner(record.owner());
+                chain.push_back(self.frames, tail, tail_record);
             }
             if let Some(mut held) = self.lock(head, off) {
                 record.set_order(to);

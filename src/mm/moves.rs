@@ -87,8 +87,8 @@ impl<'m, P: Platform> Folio<'m, P> {
         }
     }
 
-    /// Moves a folio that will not be used again soon, and is mapped nowhere, to where reclaim looks next: to the old end of the
-    /// inactive list if it is clean, else there as soon as it is written.
+    /// Moves a folio that will not be used again soon to where reclaim looks next: to the old end of the inactive list if it is
+    /// clean, else there as soon as it is written. No effect on one in [`PageState::MAPPED`]: whoever maps it uses it.
     pub fn deactivate_file(&self) {
         self.queue_if_applies(Move::DeactivateFile);
     }

@@ -9,8 +9,9 @@ use arrayvec::ArrayVec;
 
 use super::{Folio, Mm};
 use crate::addr::Order;
-use crate::frame::{FrameNo, Put};
+use crate::frame::{Flags, FrameNo, Put, Record};
 use crate::lru::SCAN;
+use crate::memcg::OwnerIndex;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering;
 use crate::zone::Block;
@@ -20,34 +21,38 @@ impl<P: Platform> Mm<P> {
     /// allocator together, 32 at a time, in order of their lruvecs.
     pub fn release_all<'m>(&'m self, folios: impl IntoIterator<Item = Folio<'m, P>>) {
         let mut dead = ArrayVec::<FrameNo, SCAN>::new();
+        let mut owners = Owners::None;
         for folio in folios {
             if !core::ptr::eq(folio.mm(), self) {
                 continue; // another instance's: its drop frees it there
             }
             let frame = folio.0.frame;
             core::mem::forget(folio);
-            if !self.put_is_last(frame) {
+            let record = self.frames.record(frame);
+            if !self.put_is_last(record) {
                 continue;
             }
+            owners.meet(record.owner());
             dead.push(frame);
             if dead.is_full() {
-                self.free_grouped(&mut dead);
+                self.free_grouped(&mut dead, owners);
+                owners = Owners::None;
             }
         }
-        self.free_grouped(&mut dead);
+        self.free_grouped(&mut dead, owners);
     }
 
     /// Drops one reference; frees the folio with the last.
     #[inline]
     pub(super) fn put(&self, frame: FrameNo) {
-        if self.put_is_last(frame) {
+        if self.put_is_last(self.frames.record(frame)) {
             self.free_dead(&[frame], &IrqOff::new());
         }
     }
 
     #[inline]
-    fn put_is_last(&self, frame: FrameNo) -> bool {
-        match self.frames.record(frame).put() {
+    fn put_is_last(&self, record: &Record) -> bool {
+        match record.put() {
             Put::Shared => false,
             Put::Last => true,
             Put::Refused => {
@@ -57,10 +62,9 @@ impl<P: Platform> Mm<P> {
         }
     }
 
-    fn free_grouped(&self, dead: &mut ArrayVec<FrameNo, SCAN>) {
-        let owner = |frame: &FrameNo| self.frames.record(*frame).owner();
-        let first = dead.first().and_then(owner);
-        if dead.iter().any(|frame| owner(frame) != first) {
+    fn free_grouped(&self, dead: &mut ArrayVec<FrameNo, SCAN>, owners: Owners) {
+        if owners == Owners::Many {
+            let owner = |frame: &FrameNo| self.frames.record(*frame).owner();
             dead.sort_unstable_by_key(|&frame| (self.view().lruvec_of(frame), owner(&frame)));
         }
         self.free_dead(dead, &IrqOff::new());
@@ -94,9 +98,12 @@ impl<P: Platform> Mm<P> {
             let mut blocks = ArrayVec::<(FrameNo, Order), SCAN>::new();
             for &frame in dead {
                 let record = self.frames.record(frame);
-                let order = record.order();
+                let state = record.state();
+                let order = state.order();
                 if let Some(owner) = record.owner() {
-                    self.view().leave_states(frame, off);
+                    if state.flags().intersects(Flags::STATES) {
+                        self.view().leave_states(frame, off);
+                    }
                     record.set_owner(None);
                     uncharge(Some((owner, order.frames())));
                 }
@@ -109,5 +116,24 @@ impl<P: Platform> Mm<P> {
                     .map(|(frame, order)| Block::new(self.frames.pfn(frame), order)),
             );
         }
+    }
+}
+
+/// Whose the frames of a group of dead ones are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owners {
+    None,
+    One(Option<OwnerIndex>),
+    Many,
+}
+
+impl Owners {
+    #[inline]
+    fn meet(&mut self, owner: Option<OwnerIndex>) {
+        *self = match *self {
+            Self::None => Self::One(owner),
+            Self::One(one) if one == owner => return,
+            _ => Self::Many,
+        };
     }
 }
