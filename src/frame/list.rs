@@ -40,6 +40,7 @@ impl Default for FrameList {
 
 impl FrameList {
     /// Entries.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -88,6 +89,7 @@ impl FrameList {
     }
 
     /// The oldest entry, still linked.
+    #[inline]
     pub(crate) fn back(&self) -> Option<FrameNo> {
         (self.tail != FrameNo::NONE).then_some(self.tail)
     }
@@ -170,10 +172,12 @@ fn link(frames: &FrameTable, prev: FrameNo, next: FrameNo) {
 }
 
 // Relaxed: the lock of the list orders all accesses.
+#[inline]
 fn load(link: &AtomicU32) -> FrameNo {
     FrameNo(link.load(Relaxed))
 }
 
+#[inline]
 fn store(link: &AtomicU32, frame: FrameNo) {
     link.store(frame.0, Relaxed);
 }

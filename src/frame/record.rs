@@ -195,6 +195,7 @@ impl Record {
     }
 
     /// Makes a free frame the head of a folio with one reference. Only its owner may call this.
+    #[inline]
     pub(crate) fn birth(&self, order: Order, zone: ZoneKind) {
         self.word.store(0, Ordering::Relaxed);
         let state = u64::from(order.get()) << ORDER_SHIFT | (zone as u64) << ZONE_SHIFT | 1;
@@ -315,6 +316,7 @@ impl Record {
     }
 
     /// Turns exactly `expected` references, all the caller's, into none; nobody can take one after.
+    #[inline]
     pub(crate) fn freeze(&self, expected: u32) -> bool {
         let step = |state: u64| (State(state).count() == expected).then_some(state & !COUNT);
         self.state
@@ -416,21 +418,25 @@ impl Record {
     }
 
     /// Locking mappings that are counted.
+    #[inline]
     pub(crate) fn mlocks(&self) -> u32 {
         self.mlocks.load(Ordering::Relaxed)
     }
 
     /// Sets how many locking mappings are counted. Under the lock of the frame's lruvec.
+    #[inline]
     pub(crate) fn set_mlocks(&self, count: u32) {
         self.mlocks.store(count, Ordering::Relaxed);
     }
 
     /// The owner slot, if charged. Acquire pairs with the Release of `set_owner`.
+    #[inline]
     pub(crate) fn owner(&self) -> Option<u32> {
         self.owner.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// Names the owner slot, or none.
+    #[inline]
     pub(crate) fn set_owner(&self, owner: Option<u32>) {
         self.owner
             .store(owner.map_or(0, |slot| slot + 1), Ordering::Release);

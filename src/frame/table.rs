@@ -39,6 +39,8 @@ pub(crate) struct FrameTable {
     base: u64,
     /// log2 of the frames in a section.
     shift: u32,
+    /// The bits of a number that count within a section.
+    inside: u32,
     /// Each with its own slice: looking a frame up is most of what a move costs, and this spares it a step.
     sections: &'static [Section],
     records: &'static [Record],
@@ -96,6 +98,7 @@ impl FrameTable {
         Ok(Self {
             base: first << shift,
             shift,
+            inside: (1 << shift) - 1,
             sections,
             records,
             spare: Record::new(),
@@ -156,7 +159,7 @@ impl FrameTable {
     #[inline]
     fn find(&self, number: FrameNo) -> Option<&Record> {
         let section = self.sections.get((number.0 >> self.shift) as usize)?;
-        let index = (number.0 & ((1 << self.shift) - 1)).wrapping_sub(section.first);
+        let index = (number.0 & self.inside).wrapping_sub(section.first);
         section.records.get(index as usize)
     }
 }

@@ -174,28 +174,25 @@ impl<P: Platform> View<'_, P> {
         dead
     }
 
-    /// Takes dead frames off their lists, or out of isolators' hands; nobody has a reference to any of them.
+    /// Takes at most [`SCAN`] dead frames off their lists, or out of isolators' hands; nobody has a reference to any of them.
     #[inline]
-    pub(crate) fn remove_dead(self, dead: &[FrameNo], off: &IrqOff<P>) {
-        for some in dead.chunks(SCAN) {
-            let mut held = None;
-            let mut given = self.tally(Hands::Given);
-            for &frame in some {
-                let record = self.frames.record(frame);
-                let state = record.state();
-                let flags = state.flags();
-                if !flags.intersects(Flags::LRU | Flags::ISOLATED) {
-                    continue;
-                }
-                if flags.contains(Flags::LRU) {
-                    if let Some(held) = self.hold(&mut held, frame, record, off) {
-                        self.take_out(held, (frame, record), state, flags);
-                    }
-                } else if let Some(lruvec) = self.lruvec_of(frame) {
-                    given.add(lruvec, flags, state.frames());
-                }
-                record.clear_dead(Flags::LRU | Flags::ISOLATED);
+    pub(crate) fn remove_dead(self, dead: &[(FrameNo, &Record)], off: &IrqOff<P>) {
+        let mut held = None;
+        let mut given = self.tally(Hands::Given);
+        for &(frame, record) in dead {
+            let state = record.state();
+            let flags = state.flags();
+            if !flags.intersects(Flags::LRU | Flags::ISOLATED) {
+                continue;
             }
+            if flags.contains(Flags::LRU) {
+                if let Some(held) = self.hold(&mut held, frame, record, off) {
+                    self.take_out(held, (frame, record), state, flags);
+                }
+            } else if let Some(lruvec) = self.lruvec_of(frame) {
+                given.add(lruvec, flags, state.frames());
+            }
+            record.clear_dead(Flags::LRU | Flags::ISOLATED);
         }
     }
 }

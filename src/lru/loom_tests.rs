@@ -138,7 +138,8 @@ impl<P: Platform> Machine<P> {
 
     /// What freeing does to a dead frame's list.
     fn bury(&self, frame: FrameNo) {
-        self.view().remove_dead(&[frame], &IrqOff::new());
+        let record = self.frames.record(frame);
+        self.view().remove_dead(&[(frame, record)], &IrqOff::new());
     }
 
     fn listed(&self, index: u32) -> u64 {

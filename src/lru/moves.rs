@@ -158,6 +158,9 @@ impl<P: Platform> View<'_, P> {
             // LRU is set in the step that drops the reference: a last put elsewhere comes before it, and then this one was
             // not the last; or after it, and then it sees LRU, waits for this lock, and unlinks.
             let settled = record.settle(|now| {
+                if now == state.flags() {
+                    return Some(flags);
+                }
                 let (rotates, now) = (now.contains(Flags::ROTATE), flags_on_list(now));
                 let moved = (now ^ flags).intersects(Flags::UNEVICTABLE | Flags::ACTIVE);
                 (!moved && rotates == written).then_some(now)
@@ -166,7 +169,7 @@ impl<P: Platform> View<'_, P> {
                 return settled;
             }
             // Locked, unlocked, written or last meanwhile.
-            self.take_out(held, (frame, record), state, flags);
+            self.take_back(held, (frame, record), state, flags);
             if settled == Settled::Last {
                 return settled;
             }
@@ -197,17 +200,27 @@ impl<P: Platform> View<'_, P> {
         let settled = record.settle(|now| now.contains(Flags::LRU).then_some((now | set) - clear));
         match settled {
             Settled::Shared => count(held, kind, old, state),
-            Settled::Last => {
-                self.take_out(held, (frame, record), state, new);
-            }
+            Settled::Last => self.take_back(held, (frame, record), state, new),
             Settled::Lost => {
                 // Someone won it and waits for this lock: it must be on the list that its flags name.
-                self.take_out(held, (frame, record), state, new);
+                self.take_back(held, (frame, record), state, new);
                 held.lruvec
                     .insert(self.frames, (frame, record), state, old, End::Head);
             }
         }
         settled
+    }
+
+    /// Unlinks what was just linked: rare, and kept out of the way of the moves that hold.
+    #[cold]
+    fn take_back(
+        self,
+        held: &mut Locked<'_, P>,
+        entry: (FrameNo, &Record),
+        state: State,
+        flags: Flags,
+    ) {
+        self.take_out(held, entry, state, flags);
     }
 
     /// Unlinks; damaged links stay as they are, for `check()` to find.

@@ -78,9 +78,10 @@ impl<'m, P: Platform> Folio<'m, P> {
     /// unevictable, isolated, or waiting in another CPU's add batch.
     #[inline]
     pub fn activate(&self) {
-        let flags = self.record().flags();
+        let record = self.record();
+        let flags = record.flags();
         if Move::Activate.applies(flags) {
-            self.queue_one(Move::Activate);
+            self.queue(Move::Activate, record.get());
         } else if !flags.intersects(Flags::LRU | Flags::ACTIVE | Flags::UNEVICTABLE) {
             let view = self.0.mm.view();
             view.activate_queued(self.0.frame, &IrqOff::new());
@@ -213,8 +214,9 @@ impl<P: Platform> FolioView<'_, P> {
     }
 
     fn queue_if_applies(&self, kind: Move) {
-        if kind.applies(self.record().flags()) {
-            self.queue_one(kind);
+        let record = self.record();
+        if kind.applies(record.flags()) {
+            self.queue(kind, record.get());
         }
     }
 

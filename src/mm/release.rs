@@ -8,7 +8,6 @@
 use arrayvec::ArrayVec;
 
 use super::{Folio, Mm};
-use crate::addr::Order;
 use crate::frame::{Flags, FrameNo, Put, Record};
 use crate::lru::SCAN;
 use crate::memcg::OwnerIndex;
@@ -16,11 +15,14 @@ use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering;
 use crate::zone::Block;
 
+/// Frames without references, and their records.
+type Dying<'a> = ArrayVec<(FrameNo, &'a Record), SCAN>;
+
 impl<P: Platform> Mm<P> {
     /// Drops many references at the price of few: folios whose last one goes leave their lists, their groups and return to the
     /// allocator together, 32 at a time, in order of their lruvecs.
     pub fn release_all<'m>(&'m self, folios: impl IntoIterator<Item = Folio<'m, P>>) {
-        let mut dead = ArrayVec::<FrameNo, SCAN>::new();
+        let mut dead = Dying::new();
         let mut owners = Owners::None;
         for folio in folios {
             if !core::ptr::eq(folio.mm(), self) {
@@ -33,7 +35,7 @@ impl<P: Platform> Mm<P> {
                 continue;
             }
             owners.meet(record.owner());
-            dead.push(frame);
+            dead.push((frame, record));
             if dead.is_full() {
                 self.free_grouped(&mut dead, owners);
                 owners = Owners::None;
@@ -45,8 +47,9 @@ impl<P: Platform> Mm<P> {
     /// Drops one reference; frees the folio with the last.
     #[inline]
     pub(super) fn put(&self, frame: FrameNo) {
-        if self.put_is_last(self.frames.record(frame)) {
-            self.free_dead(&[frame], &IrqOff::new());
+        let record = self.frames.record(frame);
+        if self.put_is_last(record) {
+            self.free_some(&[(frame, record)], &IrqOff::new());
         }
     }
 
@@ -62,60 +65,59 @@ impl<P: Platform> Mm<P> {
         }
     }
 
-    fn free_grouped(&self, dead: &mut ArrayVec<FrameNo, SCAN>, owners: Owners) {
+    fn free_grouped(&self, dead: &mut Dying<'_>, owners: Owners) {
         if owners == Owners::Many {
-            let owner = |frame: &FrameNo| self.frames.record(*frame).owner();
-            dead.sort_unstable_by_key(|&frame| (self.view().lruvec_of(frame), owner(&frame)));
+            dead.sort_unstable_by_key(|&(frame, record)| {
+                (self.view().lruvec_of(frame), record.owner())
+            });
         }
-        self.free_dead(dead, &IrqOff::new());
+        self.free_some(dead, &IrqOff::new());
         dead.clear();
     }
 
     /// Frees frames without references: off their lists, out of their groups, back to the allocator.
     #[inline]
     pub(crate) fn free_dead(&self, dead: &[FrameNo], off: &IrqOff<P>) {
-        if !dead.is_empty() {
-            self.free_some(dead, off);
+        for dead in dead.chunks(SCAN) {
+            let records = dead.iter().map(|&frame| (frame, self.frames.record(frame)));
+            self.free_some(&records.collect::<Dying<'_>>(), off);
         }
     }
 
-    fn free_some(&self, dead: &[FrameNo], off: &IrqOff<P>) {
-        for dead in dead.chunks(SCAN) {
-            self.view().remove_dead(dead, off);
-            // One uncharge for a run of frames of one owner.
-            let mut run = None;
-            let mut uncharge = |next: Option<(u32, u64)>| {
-                match (&mut run, next) {
-                    (Some((owner, frames)), Some((next, more))) if *owner == next => {
-                        *frames += more;
-                        return;
-                    }
-                    (Some((owner, frames)), _) => self.memcgs.uncharge(*owner, *frames, off),
-                    (None, _) => {}
-                }
-                run = next;
-            };
-            let mut blocks = ArrayVec::<(FrameNo, Order), SCAN>::new();
-            for &frame in dead {
-                let record = self.frames.record(frame);
-                let state = record.state();
-                let order = state.order();
-                if let Some(owner) = record.owner() {
-                    if state.flags().intersects(Flags::STATES) {
-                        self.view().leave_states(frame, off);
-                    }
-                    record.set_owner(None);
-                    uncharge(Some((owner, order.frames())));
-                }
-                blocks.push((frame, order));
-            }
-            uncharge(None);
-            self.alloc.free_blocks(
-                blocks
-                    .into_iter()
-                    .map(|(frame, order)| Block::new(self.frames.pfn(frame), order)),
-            );
+    /// Frees at most [`SCAN`] frames.
+    fn free_some(&self, dead: &[(FrameNo, &Record)], off: &IrqOff<P>) {
+        if dead.is_empty() {
+            return;
         }
+        self.view().remove_dead(dead, off);
+        // One uncharge for a run of frames of one owner.
+        let mut run = None;
+        let mut uncharge = |next: Option<(u32, u64)>| {
+            match (&mut run, next) {
+                (Some((owner, frames)), Some((next, more))) if *owner == next => {
+                    *frames += more;
+                    return;
+                }
+                (Some((owner, frames)), _) => self.memcgs.uncharge(*owner, *frames, off),
+                (None, _) => {}
+            }
+            run = next;
+        };
+        for &(frame, record) in dead {
+            let state = record.state();
+            if let Some(owner) = record.owner() {
+                if state.flags().intersects(Flags::STATES) {
+                    self.view().leave_states(frame, off);
+                }
+                record.set_owner(None);
+                uncharge(Some((owner, state.frames())));
+            }
+        }
+        uncharge(None);
+        let block = |&(frame, record): &(FrameNo, &Record)| {
+            Block::new(self.frames.pfn(frame), record.order())
+        };
+        self.alloc.free_blocks(dead.iter().map(block));
     }
 }
 

@@ -12,13 +12,11 @@ use framekeeper::{Backing, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr
 
 use crate::clock::{Windows, median};
 use crate::machine::{Bench, run_as};
-use crate::subject::Subject;
+use crate::subject::{FRAMES, Subject};
 use crate::yardsticks::LockedStack;
 
 /// Folios of one window: 32 full batches.
 const FOLIOS: usize = 31 * 32;
-/// Frames that the machine has.
-const FRAMES: u64 = 1 << 16;
 /// 25 ns where `stack_lk` is 2.2 ns.
 const LIMIT: f64 = 25.0 / 2.2;
 
@@ -32,12 +30,12 @@ struct Launch {
 }
 
 /// A machine of one node with one group.
-pub fn machine() -> (Mm<Bench>, MemcgId) {
+fn machine() -> (Mm<Bench>, MemcgId) {
     let mut map: BootMap = BootMap::new();
-    map.add(NodeId(0), PhysAddr(4 << 30), FRAMES << 12)
+    map.add(NodeId(0), PhysAddr(4 << 30), u64::from(FRAMES) << 12)
         .expect("one region fits");
-    let mut storage = Vec::<MaybeUninit<u8>>::with_capacity(8 << 20);
-    storage.resize_with(8 << 20, MaybeUninit::uninit);
+    let mut storage = Vec::<MaybeUninit<u8>>::with_capacity(64 << 20);
+    storage.resize_with(64 << 20, MaybeUninit::uninit);
     // SAFETY: the frames are numbers; nobody uses the memory behind them.
     let memory = unsafe { Memory::claim(&mut map) };
     let memory = memory.with_storage(Storage::from_static(storage.leak()));
@@ -49,7 +47,7 @@ pub fn machine() -> (Mm<Bench>, MemcgId) {
 }
 
 /// A new folio, on no list.
-pub fn charged(mm: &Mm<Bench>, group: MemcgId) -> Folio<'_, Bench> {
+fn charged(mm: &Mm<Bench>, group: MemcgId) -> Folio<'_, Bench> {
     mm.try_alloc(Request::new(Order::ZERO))
         .expect("memory is free")
         .try_charge_to(mm, group)
@@ -93,6 +91,19 @@ pub fn run(quick: bool, json: Option<&str>) -> std::io::Result<()> {
     )
     .expect("writing to a string cannot fail");
     std::fs::write(file, out)
+}
+
+/// Charges, adds, activates and releases folios, a window of them at a time.
+pub fn rounds(folios: u32) {
+    let (mm, group) = machine();
+    for _ in 0..folios as usize / FOLIOS {
+        let folios: Vec<_> = (0..FOLIOS).map(|_| charged(&mm, group)).collect();
+        for folio in &folios {
+            folio.add_to_lru(Backing::Anon).expect("it is new");
+        }
+        folios.iter().for_each(Folio::activate);
+        mm.release_all(folios);
+    }
 }
 
 /// One machine's medians.
