@@ -107,6 +107,10 @@ mod stepper;
 #[path = "../tests/common/loom_host.rs"]
 mod loom_host;
 
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_machine.rs"]
+mod loom_machine;
+
 /// README's examples are compiled and run with the rest of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

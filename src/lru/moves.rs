@@ -136,7 +136,7 @@ impl<P: Platform> View<'_, P> {
     /// Links a frame that is on no list, where its flags say, and drops the caller's reference. `Last` if nobody else had
     /// one: the frame is on no list.
     #[inline]
-    pub(super) fn link_new(
+    pub(crate) fn link_new(
         self,
         held: &mut Locked<'_, P>,
         (frame, record): (FrameNo, &Record),

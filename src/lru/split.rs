@@ -1,6 +1,6 @@
 //! Large folios into smaller ones.
 //!
-//! Owns: [`View::split`]. Invariants: the caller froze the folio's references, so nobody takes it off its list or moves it. Sizes are
+//! Owns: [`View::split`]. Invariants: the folio's references are frozen, so nobody takes it off its list or moves it. Sizes are
 //! base frames, so a split changes none. The tails are linked next to their head before they have references: until then a
 //! scan that meets one takes it for a dying frame and passes over it.
 //! Lock ranks: `LruVec`, for constant time. Used by: mm.
@@ -9,16 +9,41 @@ use super::{ListKind, View};
 use crate::addr::Order;
 use crate::frame::{Flags, FrameList, FrameNo};
 use crate::platform::{IrqOff, Platform};
+use crate::sync::twin::left_out;
+
+/// The reference of whoever splits, and of each part's holder.
+const REFERENCE: u32 = 1;
 
 impl<P: Platform> View<'_, P> {
-    /// Makes folios of order `to` of one larger folio whose references are frozen, each with `references`. All are where the
-    /// large one was: next to each other on its list, among the unevictable frames, or on no list.
-    pub(crate) fn split(self, head: FrameNo, to: Order, references: u32, off: &IrqOff<P>) {
+    /// Makes folios of order `to` of a larger folio to which the caller has the only reference; each gets one. All are where
+    /// the large one was: next to each other on its list, among the unevictable frames, or on no list. `Err` says how many
+    /// references there are; then nothing was changed.
+    pub(crate) fn split(self, head: FrameNo, to: Order, off: &IrqOff<P>) -> Result<(), u32> {
         let record = self.frames.record(head);
+        let frozen = if left_out::<P>("split: the only reference is frozen") {
+            record.count() == REFERENCE
+        } else {
+            // From here on nobody can take a reference, so nobody wins LRU.
+            record.freeze(REFERENCE)
+        };
+        if !frozen {
+            return Err(record.count());
+        }
         let whole = record.state();
         let count = (whole.frames() >> to.get()) as u32;
         let step = to.frames() as u32;
         let tails = || (1..count).map(|i| FrameNo(head.0 + i * step));
+        let births = || {
+            for tail in tails() {
+                let tail = self.frames.record(tail);
+                tail.set_mlocks(record.mlocks());
+                tail.birth_like(record, to, REFERENCE);
+            }
+        };
+        let early = left_out::<P>("split: parts are linked before they have references");
+        if early {
+            births();
+        }
         let flags = whole.flags();
         if flags.contains(Flags::LRU) && !flags.contains(Flags::UNEVICTABLE) {
             let mut chain = FrameList::default();
@@ -36,11 +61,10 @@ impl<P: Platform> View<'_, P> {
         } else {
             record.set_order(to);
         }
-        for tail in tails() {
-            let tail = self.frames.record(tail);
-            tail.set_mlocks(record.mlocks());
-            tail.birth_like(record, to, references);
+        if !early {
+            births();
         }
-        record.thaw(references);
+        record.thaw(REFERENCE);
+        Ok(())
     }
 }

@@ -52,12 +52,9 @@ impl<P: Platform> Mm<P> {
         if to >= order {
             return Err(SplitError::NotSmaller);
         }
-        if !record.freeze(1) {
-            return Err(SplitError::InUse {
-                references: record.count(),
-            });
-        }
-        self.view().split(frame, to, 1, &IrqOff::new());
+        self.view()
+            .split(frame, to, &IrqOff::new())
+            .map_err(|references| SplitError::InUse { references })?;
         Ok(Parts {
             mm: self,
             next: frame,
