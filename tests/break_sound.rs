@@ -143,6 +143,44 @@ fn a_platform_that_panics_around_a_hold_leaves_the_lock_free() {
     }
 }
 
+/// misuse 58: the lock hook panics after `LRU` was won, before the frame is unlinked: the frame is still listed, and nobody has one
+/// reference too many.
+#[test]
+fn a_platform_that_panics_before_a_won_frame_is_unlinked_leaves_it_listed() {
+    type Act = fn(&Mm<Moody>, &Folio<'_, Moody>);
+    let acts: [Act; 3] = [
+        |_, folio| drop(folio.isolate()),
+        |mm, folio| {
+            let first = folio.pfn();
+            let range = framekeeper::FrameRange::new(first, Pfn(first.0 + 1));
+            mm.isolate_range(range, drop);
+        },
+        |_, folio| folio.keep_from_reclaim(),
+    ];
+    for act in acts {
+        let mm = machine(&MmConfig::new(1, 4));
+        let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+        let Ok(folio) = pages.try_charge_to(&mm, framekeeper::MemcgId::ROOT) else {
+            panic!("there is room")
+        };
+        folio.add_to_lru(framekeeper::Backing::Anon).unwrap();
+        mm.drain_lru();
+        CALLS_LEFT.set(Some(0));
+        assert!(catch_unwind(AssertUnwindSafe(|| act(&mm, &folio))).is_err());
+        assert_eq!(folio.references(), 1);
+        mm.check().unwrap();
+        assert_eq!(mm.isolated_frames(NodeId(0)), Some([0, 0]));
+        folio.let_reclaim();
+        drop(folio.isolate().expect("it is on its list"));
+        drop(folio);
+        mm.check().unwrap();
+        assert_eq!(
+            mm.allocator().free_frames(),
+            mm.allocator().managed_frames()
+        );
+    }
+}
+
 fn life(mm: &Mm<Moody>, group: framekeeper::MemcgId) {
     let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
     let Ok(folio) = pages.try_charge_to(mm, group) else {
