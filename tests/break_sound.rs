@@ -128,19 +128,20 @@ fn handles_may_change_threads_and_tokens_may_not() {
 fn a_platform_that_panics_around_a_hold_leaves_the_lock_free() {
     let lock = Lock::<Data, Moody>::new(Data);
     let other = Lock::<Data, Moody>::new(Data);
-    let off = IrqOff::new();
-    for calls in 0..4 {
-        CALLS_LEFT.set(Some(calls));
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            drop(Lock::lock_pair(&lock, &other, &off));
-        }));
-        assert!(result.is_err());
-        assert!(lock.try_lock(&off).is_some() && other.try_lock(&off).is_some());
-        CALLS_LEFT.set(Some(calls % 2));
-        let result = catch_unwind(AssertUnwindSafe(|| drop(lock.try_lock(&off))));
-        assert!(result.is_err());
-        assert!(lock.try_lock(&off).is_some());
-    }
+    IrqOff::with(|off| {
+        for calls in 0..4 {
+            CALLS_LEFT.set(Some(calls));
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                drop(Lock::lock_pair(&lock, &other, off));
+            }));
+            assert!(result.is_err());
+            assert!(lock.try_lock(off).is_some() && other.try_lock(off).is_some());
+            CALLS_LEFT.set(Some(calls % 2));
+            let result = catch_unwind(AssertUnwindSafe(|| drop(lock.try_lock(off))));
+            assert!(result.is_err());
+            assert!(lock.try_lock(off).is_some());
+        }
+    });
 }
 
 /// misuse 58: the lock hook panics after `LRU` was won, before the frame is unlinked: the frame is still listed, and nobody has one
