@@ -279,11 +279,7 @@ fn race_of_switch_and_queue<P: Platform>() {
         let references = machine.frames.record(frame).count();
         assert_eq!(references, 1, "no batch has one");
         // And what is queued from now on does not wait.
-        let dead = machine.view().drain(
-            CpuId(0),
-            super::batch::Queue::Moves(Move::Add),
-            &IrqOff::new(),
-        );
+        let dead = machine.view().drain(CpuId(0), Move::Add, &IrqOff::new());
         assert!(dead.is_empty());
     });
 }

@@ -106,7 +106,7 @@ impl LruVec {
             self.unevictable[state.zone()] += state.frames();
             return;
         }
-        let kind = ListKind::of(flags) as usize;
+        let kind = ListKind::index(flags);
         self.sizes[kind][state.zone()] += state.frames();
         let list = &mut self.lists[kind];
         match end {
@@ -127,7 +127,7 @@ impl LruVec {
         let size = if flags.contains(Flags::UNEVICTABLE) {
             &mut self.unevictable[state.zone()]
         } else {
-            let kind = ListKind::of(flags) as usize;
+            let kind = ListKind::index(flags);
             if self.lists[kind].remove(frames, frame, record) == Unlinked::Damaged {
                 return Unlinked::Damaged;
             }

@@ -94,10 +94,15 @@ impl ListKind {
 
     #[inline]
     fn of(flags: Flags) -> Self {
+        Self::ALL[Self::index(flags)]
+    }
+
+    /// The place in [`ALL`](Self::ALL) of the list that flags name. Without branches, which would be guessed wrong where lists mix.
+    #[inline]
+    fn index(flags: Flags) -> usize {
         let file = usize::from(flags.intersects(Flags::WITH_FILES));
         let active = usize::from(flags.contains(Flags::ACTIVE));
-        // As they stand in `ALL`; without branches, which would be guessed wrong where lists mix.
-        Self::ALL[2 * file + active]
+        2 * file + active
     }
 }
 

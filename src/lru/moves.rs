@@ -22,6 +22,7 @@ struct Plan {
 }
 
 /// What a move makes of a frame with these flags; `None` if it does not apply to it (any more).
+#[inline]
 fn plan(kind: Move, flags: Flags) -> Option<Plan> {
     if flags & (Flags::LRU | Flags::UNEVICTABLE) != Flags::LRU {
         return None;
@@ -48,6 +49,7 @@ fn plan(kind: Move, flags: Flags) -> Option<Plan> {
 }
 
 /// Where a frame that comes (back) to the LRU goes: the flags it gets.
+#[inline]
 pub(super) fn flags_on_list(flags: Flags) -> Flags {
     let flags = flags - (Flags::ROTATE | Flags::ISOLATED);
     if flags.intersects(Flags::LOCKED) {
@@ -59,6 +61,7 @@ pub(super) fn flags_on_list(flags: Flags) -> Flags {
 
 impl Move {
     /// Whether the move is worth queueing for a frame with these flags.
+    #[inline]
     pub(crate) fn applies(self, flags: Flags) -> bool {
         // What was rotated while dirty would be looked at before it can go.
         let unclean = self == Self::Rotate && flags.intersects(Flags::DIRTY | Flags::WRITEBACK);
