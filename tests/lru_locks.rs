@@ -289,6 +289,51 @@ fn new_folios_in_locking_mappings_take_as_few_locks_as_others() {
 }
 
 #[test]
+fn unevictable_folios_are_rescued_32_a_hold() {
+    let other = machine(600, 1, 1);
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 2);
+    let mut folios = listed(&mm, groups[0], Backing::File, 320);
+    folios.iter().for_each(Folio::keep_from_reclaim);
+    assert_eq!(mm.lru_stat(groups[0], NodeId(0)).unwrap().unevictable, 320);
+    assert_eq!(locks(|| mm.let_reclaim_all(&folios)).1, 10);
+    let stat = mm.lru_stat(groups[0], NodeId(0)).unwrap();
+    assert_eq!((stat.unevictable, stat.moves.rescued), (0, 320));
+    assert_eq!(stat.lists[ListKind::InactiveFile as usize], 320);
+    assert_eq!(locks(|| mm.let_reclaim_all(&folios)).1, 0, "nothing to do");
+    // Of another group at the end, and of another instance: each on its own list.
+    folios.truncate(3);
+    folios.extend(listed(&mm, groups[1], Backing::File, 3));
+    folios.extend(listed(&other, MemcgId::ROOT, Backing::File, 3));
+    folios.iter().for_each(Folio::keep_from_reclaim);
+    let ((), taken) = locks(|| mm.let_reclaim_all(&folios));
+    assert_eq!(taken, 2 + 3, "one a group, and one for each of the other's");
+    assert!(folios.iter().all(|folio| !folio.is_unevictable()));
+    mm.check().unwrap();
+    other.check().unwrap();
+}
+
+#[test]
+fn a_drain_of_everyone_looks_once_at_a_cpu_where_nothing_waits() {
+    let mm = machine(600, 3, 2);
+    let batch_locks = |work: &dyn Fn()| {
+        let before = locks_taken(Rank::LruBatch);
+        work();
+        locks_taken(Rank::LruBatch) - before
+    };
+    assert_eq!(batch_locks(&|| mm.drain_lru()), 3);
+    host::run_as(1);
+    let folio = folio(&mm, MemcgId::ROOT, 0);
+    folio.add_to_lru(Backing::Anon).unwrap();
+    host::run_as(0);
+    assert_eq!(
+        batch_locks(&|| mm.drain_lru()),
+        3 + 7,
+        "and its seven queues"
+    );
+    assert!(folio.isolate().is_ok());
+}
+
+#[test]
 fn a_look_at_the_scan_balance_takes_one_lock() {
     let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
     let (_, taken) = locks(|| mm.lru_stat(groups[0], NodeId(0)).unwrap());

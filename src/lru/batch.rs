@@ -210,6 +210,16 @@ impl<P: Platform> View<'_, P> {
         }
     }
 
+    /// Whether nothing waits in a CPU's batches, and what waited before is linked.
+    pub(super) fn is_drained(self, cpu: CpuId, off: &IrqOff<P>) -> bool {
+        let Some(batches) = self.lru.batches.of(cpu) else {
+            return true;
+        };
+        // The lock is what says that nobody is in the middle of a drain.
+        let held = batches.lock(off);
+        held.mlocks.is_empty() && held.queues.iter().all(ArrayVec::is_empty)
+    }
+
     /// Drains the queue of one kind of move of one CPU, whether it runs or not.
     #[must_use]
     pub(crate) fn drain(self, cpu: CpuId, kind: Move, off: &IrqOff<P>) -> Dead {

@@ -96,6 +96,9 @@ impl<P: Platform> View<'_, P> {
 
     /// Completes every move that one CPU queued before the call, whether it runs or not.
     pub(crate) fn drain_cpu(self, cpu: CpuId, free: &mut impl FnMut(&[FrameNo], &IrqOff<P>)) {
+        if self.is_drained(cpu, &IrqOff::new()) {
+            return;
+        }
         for kind in Move::EACH {
             let off = IrqOff::new();
             let dead = self.drain(cpu, kind, &off);

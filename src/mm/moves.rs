@@ -7,9 +7,11 @@
 
 use core::fmt;
 
-use super::{Folio, FolioView, Isolated, StateChange};
-use crate::frame::{Flags, State};
-use crate::lru::{Backing, Mlock, Move};
+use arrayvec::ArrayVec;
+
+use super::{Folio, FolioView, Isolated, Mm, StateChange};
+use crate::frame::{Flags, FrameNo, State};
+use crate::lru::{Backing, Mlock, Move, SCAN};
 use crate::memcg::PageState;
 use crate::platform::{IrqOff, Platform};
 
@@ -152,6 +154,26 @@ impl<'m, P: Platform> Folio<'m, P> {
 
     fn replace(&self) {
         self.0.mm.view().replace(&[self.0.frame], &IrqOff::new());
+    }
+}
+
+impl<P: Platform> Mm<P> {
+    /// [Lets](Folio::let_reclaim) many be reclaimed at the price of few locks: 32 folios of one group go back under one hold.
+    pub fn let_reclaim_all<'f, 'm: 'f>(&self, folios: impl IntoIterator<Item = &'f Folio<'m, P>>) {
+        let mut frames = ArrayVec::<FrameNo, SCAN>::new();
+        for folio in folios {
+            if !core::ptr::eq(folio.mm(), self) {
+                folio.let_reclaim(); // another instance's
+                continue;
+            }
+            folio.record().clear(Flags::PINNED);
+            frames.push(folio.0.frame);
+            if frames.is_full() {
+                self.view().replace(&frames, &IrqOff::new());
+                frames.clear();
+            }
+        }
+        self.view().replace(&frames, &IrqOff::new());
     }
 }
 
