@@ -7,7 +7,7 @@ mod kernel;
 
 use framekeeper::{
     Backing, Folio, ListKind, LruError, LruStat, MemcgId, Mm, NodeId, Order, PageState, Refault,
-    SplitError, StateChange,
+    Refused, SplitError, StateChange,
 };
 use host::Host;
 use kernel::{EVICTED, folio, listed, machine, map};
@@ -446,17 +446,17 @@ fn a_folio_in_use_or_of_order_zero_is_not_split() {
     let (mm, group) = one_group();
     let whole = folio(&mm, group, 2);
     let mapping = whole.reference();
-    let (error, whole) = whole.split(Order::ZERO).unwrap_err();
+    let Refused(error, whole) = whole.split(Order::ZERO).unwrap_err();
     assert_eq!(error, SplitError::InUse { references: 2 });
     drop(mapping);
     whole.add_to_lru(Backing::Anon).unwrap();
     let isolated = whole.isolate().unwrap();
-    let (error, whole) = whole.split(Order::ZERO).unwrap_err();
+    let Refused(error, whole) = whole.split(Order::ZERO).unwrap_err();
     assert_eq!(error, SplitError::InUse { references: 2 });
-    let (error, isolated) = isolated.split(Order::ZERO).unwrap_err();
+    let Refused(error, isolated) = isolated.split(Order::ZERO).unwrap_err();
     assert_eq!(error, SplitError::InUse { references: 2 });
     drop(isolated);
-    let (error, whole) = whole.split(Order::new(2).unwrap()).unwrap_err();
+    let Refused(error, whole) = whole.split(Order::new(2).unwrap()).unwrap_err();
     assert_eq!(error, SplitError::NotSmaller);
     let mut parts = whole.split(Order::ZERO).unwrap();
     let single = parts.next().unwrap();

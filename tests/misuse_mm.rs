@@ -12,7 +12,7 @@ use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::reclaim::Stop;
 use framekeeper::{
     Backing, ChargeError, Folio, LruError, MemcgId, Mm, MmConfig, MmInitError, Order, Pfn, Rank,
-    Request,
+    Refused, Request,
 };
 use host::{Host, locks_taken, run_as};
 use kernel::{
@@ -151,7 +151,7 @@ fn a_stale_id_names_nothing_even_when_its_place_is_taken() {
     let next = mm.create_memcg(MemcgId::ROOT).unwrap();
     assert_ne!(stale, next);
     let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
-    let (error, pages) = pages.charge_to(&mm, stale).unwrap_err();
+    let Refused(error, pages) = pages.charge_to(&mm, stale).unwrap_err();
     assert_eq!(error, ChargeError::NoSuchGroup(stale));
     assert!(mm.memcg_usage(stale).is_err() && mm.set_memcg_max(stale, 1).is_err());
     assert!(mm.shrink_memcg(stale, 1).is_err() && mm.shrink_memcg_to(stale, 1).is_err());
@@ -175,7 +175,7 @@ fn limits_of_zero_below_usage_and_at_the_end_of_the_range_are_accepted() {
     assert!(mm.memcg_usage(group).unwrap() <= 10);
     assert_eq!(mm.shrink_memcg_to(group, 0), Ok(0));
     let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
-    let (error, _) = pages.charge_to(&mm, group).unwrap_err();
+    let Refused(error, _) = pages.charge_to(&mm, group).unwrap_err();
     assert_eq!(
         error,
         ChargeError::OverLimit {
@@ -367,7 +367,7 @@ fn a_cpu_without_batches_of_its_own_is_served_directly() {
 fn pages_of_another_instance_are_not_charged_here() {
     let (one, two) = (machine(300, 1, 2), machine(300, 1, 2));
     let pages = one.try_alloc(Request::new(Order::ZERO)).unwrap();
-    let (error, pages) = pages.try_charge_to(&two, MemcgId::ROOT).unwrap_err();
+    let Refused(error, pages) = pages.try_charge_to(&two, MemcgId::ROOT).unwrap_err();
     assert_eq!(error, ChargeError::Foreign);
     drop(pages);
     two.check().unwrap();

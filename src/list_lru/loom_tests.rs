@@ -15,6 +15,7 @@ use super::{
     AddError, DeleteError, Link, ListItem, ListLru, ListLrus, Locked, Scope, Verdict, View, WalkEnd,
 };
 use crate::addr::NodeId;
+use crate::boot::Refused;
 use crate::loom_host::{LoomLock, model_platform, run_as};
 use crate::loom_machine::{carved, memcgs};
 use crate::memcg::{MemcgId, Memcgs};
@@ -238,7 +239,7 @@ fn add_races<P: Platform>() {
                 assert!(group == scene.child || group == MemcgId::ROOT);
                 1
             }
-            Err((error, _)) => {
+            Err(Refused(error, _)) => {
                 assert_eq!(error, AddError::NoSuchGroup(scene.child));
                 0
             }

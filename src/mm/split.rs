@@ -9,6 +9,7 @@ use core::fmt;
 
 use super::{Folio, FolioView, Isolated, Mm};
 use crate::addr::Order;
+use crate::boot::Refused;
 use crate::frame::FrameNo;
 use crate::platform::{IrqOff, Platform};
 
@@ -70,13 +71,13 @@ impl<'m, P: Platform> Folio<'m, P> {
     ///
     /// # Errors
     /// [`SplitError`], together with the folio, of which nothing was changed.
-    pub fn split(self, to: Order) -> Result<Split<'m, P>, (SplitError, Self)> {
+    pub fn split(self, to: Order) -> Result<Split<'m, P>, Refused<SplitError, Self>> {
         match self.0.mm.split(self.0.frame, to) {
             Ok(parts) => {
                 core::mem::forget(self);
                 Ok(Split(parts))
             }
-            Err(error) => Err((error, self)),
+            Err(error) => Err(Refused(error, self)),
         }
     }
 }

@@ -8,7 +8,9 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 
 use framekeeper::boot::{BootMap, Memory, Storage};
-use framekeeper::{Backing, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Request};
+use framekeeper::{
+    Backing, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Refused, Request,
+};
 
 use crate::clock::{Windows, median};
 use crate::machine::{Bench, run_as};
@@ -40,7 +42,7 @@ fn machine() -> (Mm<Bench>, MemcgId) {
     let memory = unsafe { Memory::claim(&mut map) };
     let memory = memory.with_storage(Storage::from_static(storage.leak()));
     let mm = Mm::new(memory, &MmConfig::new(2, 4))
-        .map_err(|(error, _)| error)
+        .map_err(Refused::into_error)
         .expect("fits");
     let group = mm.create_memcg(MemcgId::ROOT).expect("there is room");
     (mm, group)
@@ -51,7 +53,7 @@ fn charged(mm: &Mm<Bench>, group: MemcgId) -> Folio<'_, Bench> {
     mm.try_alloc(Request::new(Order::ZERO))
         .expect("memory is free")
         .try_charge_to(mm, group)
-        .map_err(|(error, _)| error)
+        .map_err(Refused::into_error)
         .expect("no limit")
 }
 
