@@ -182,6 +182,85 @@ fn a_platform_that_panics_before_a_won_frame_is_unlinked_leaves_it_listed() {
     }
 }
 
+/// misuse 58: at whatever lock point of an LRU operation the platform panics, locks are free, lists and counts agree, and work goes on.
+/// What was in hand may be leaked, as references that nobody gives back.
+#[test]
+fn a_platform_that_panics_at_any_lock_point_leaves_lists_and_counts_right() {
+    type Act = fn(&Mm<Moody>, &[Folio<'_, Moody>]);
+    let acts: [(&str, Act); 9] = [
+        ("activate", |mm, folios| {
+            folios.iter().for_each(Folio::activate);
+            mm.drain_lru();
+        }),
+        ("deactivate", |mm, folios| {
+            folios.iter().for_each(Folio::deactivate_file);
+            mm.drain_lru();
+        }),
+        ("mlock", |mm, folios| {
+            folios.iter().for_each(Folio::mlock);
+            mm.drain_lru();
+            folios.iter().for_each(Folio::munlock);
+            mm.drain_lru();
+        }),
+        ("keep", |mm, folios| {
+            folios.iter().for_each(Folio::keep_from_reclaim);
+            mm.let_reclaim_all(folios);
+        }),
+        ("isolate", |_, folios| drop(folios[0].isolate())),
+        ("scan", |mm, folios| {
+            let first = folios.iter().map(|folio| folio.pfn().0).min().unwrap();
+            let range = framekeeper::FrameRange::new(Pfn(first), Pfn(first + 64));
+            mm.isolate_range(range, drop);
+        }),
+        ("batches off", |mm, folios| {
+            let off = mm.batches_off();
+            folios[0].activate();
+            drop(off);
+        }),
+        ("split", |mm, _| {
+            let pages = mm.try_alloc(Request::new(Order::new(2).unwrap())).unwrap();
+            let folio = pages.try_charge_to(mm, framekeeper::MemcgId::ROOT).unwrap();
+            folio.add_to_lru(framekeeper::Backing::File).unwrap();
+            mm.release_all(folio.split(Order::ZERO).unwrap());
+        }),
+        ("last put", |mm, _| {
+            let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+            let folio = pages.try_charge_to(mm, framekeeper::MemcgId::ROOT).unwrap();
+            folio.add_to_lru(framekeeper::Backing::Anon).unwrap();
+            drop(folio);
+            mm.drain_lru();
+        }),
+    ];
+    for (name, act) in acts {
+        for calls in 0.. {
+            assert!(calls < 500, "{name} does not end");
+            let mm = machine(&MmConfig::new(1, 4));
+            let folios: Vec<_> = (0..3)
+                .map(|_| {
+                    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+                    let folio = pages
+                        .try_charge_to(&mm, framekeeper::MemcgId::ROOT)
+                        .unwrap();
+                    folio.add_to_lru(framekeeper::Backing::File).unwrap();
+                    folio
+                })
+                .collect();
+            mm.drain_lru();
+            CALLS_LEFT.set(Some(calls));
+            let result = catch_unwind(AssertUnwindSafe(|| act(&mm, &folios)));
+            let reached = CALLS_LEFT.take().is_none();
+            assert_eq!(result.is_err(), reached);
+            assert_eq!(mm.check(), Ok(()), "{name}, point {calls}");
+            mm.drain_lru();
+            drop(folios);
+            assert_eq!(mm.check(), Ok(()), "{name}, point {calls}, afterwards");
+            if !reached {
+                break;
+            }
+        }
+    }
+}
+
 fn life(mm: &Mm<Moody>, group: framekeeper::MemcgId) {
     let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
     let Ok(folio) = pages.try_charge_to(mm, group) else {

@@ -179,20 +179,34 @@ impl<P: Platform> View<'_, P> {
     pub(crate) fn remove_dead(self, dead: &[(FrameNo, &Record)], off: &IrqOff<P>) {
         let mut held = None;
         let mut given = self.tally(Hands::Given);
-        for &(frame, record) in dead {
+        let mut rest = Dead(dead.iter());
+        while let Some(&(frame, record)) = rest.0.as_slice().first() {
             let state = record.state();
             let flags = state.flags();
-            if !flags.intersects(Flags::LRU | Flags::ISOLATED) {
-                continue;
-            }
-            if flags.contains(Flags::LRU) {
-                if let Some(held) = self.hold(&mut held, frame, record, off) {
-                    self.take_out(held, (frame, record), state, flags);
+            if flags.intersects(Flags::LRU | Flags::ISOLATED) {
+                if flags.contains(Flags::LRU) {
+                    if let Some(held) = self.hold(&mut held, frame, record, off) {
+                        self.take_out(held, (frame, record), state, flags);
+                    }
+                } else if let Some(lruvec) = self.lruvec_of(frame) {
+                    given.add(lruvec, flags, state.frames());
                 }
-            } else if let Some(lruvec) = self.lruvec_of(frame) {
-                given.add(lruvec, flags, state.frames());
+                record.clear_dead(Flags::LRU | Flags::ISOLATED);
             }
-            record.clear_dead(Flags::LRU | Flags::ISOLATED);
+            rest.0.next();
+        }
+    }
+}
+
+/// Dead frames that may still be linked. If a port's lock hook panics, each is leaked with a reference that nobody has, rather than
+/// left on its list without one.
+struct Dead<'d>(core::slice::Iter<'d, (FrameNo, &'d Record)>);
+
+impl Drop for Dead<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        for (_, record) in self.0.by_ref() {
+            record.thaw(1);
         }
     }
 }

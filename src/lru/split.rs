@@ -30,24 +30,20 @@ impl<P: Platform> View<'_, P> {
             return Err(record.count());
         }
         let whole = record.state();
-        let count = (whole.frames() >> to.get()) as u32;
-        let step = to.frames() as u32;
-        let tails = || (1..count).map(|i| FrameNo(head.0 + i * step));
-        let births = || {
-            for tail in tails() {
-                let tail = self.frames.record(tail);
-                tail.set_mlocks(record.mlocks());
-                tail.birth_like(record, to, REFERENCE);
-            }
+        let mut parts = Parts {
+            view: self,
+            head,
+            count: (whole.frames() >> to.get()) as u32,
+            order: to,
+            split: false,
         };
-        let early = left_out::<P>("split: parts are linked before they have references");
-        if early {
-            births();
+        if left_out::<P>("split: parts are linked before they have references") {
+            parts.give_births();
         }
         let flags = whole.flags();
         if flags.contains(Flags::LRU) && !flags.contains(Flags::UNEVICTABLE) {
             let mut chain = FrameList::default();
-            for tail in tails() {
+            for tail in parts.tails() {
                 // Named before it is linked: whoever meets it there may ask whose it is.
                 let tail_record = self.frames.record(tail);
                 tail_record.set_owner(record.owner());
@@ -57,14 +53,54 @@ impl<P: Platform> View<'_, P> {
                 record.set_order(to);
                 let list = held.lruvec.list_mut(ListKind::of(flags));
                 list.splice_behind(self.frames, head, &mut chain);
+                parts.split = true;
             }
         } else {
             record.set_order(to);
+            parts.split = true;
         }
-        if !early {
-            births();
-        }
-        record.thaw(REFERENCE);
         Ok(())
+    }
+}
+
+/// A folio whose references are frozen. When it is dropped, also by a port's lock hook that panics, each part that there is by then gets
+/// its reference.
+struct Parts<'a, P: Platform> {
+    view: View<'a, P>,
+    head: FrameNo,
+    count: u32,
+    order: Order,
+    /// Whether it is parts.
+    split: bool,
+}
+
+impl<P: Platform> Parts<'_, P> {
+    fn tails(&self) -> impl Iterator<Item = FrameNo> + use<P> {
+        let (head, step) = (self.head.0, self.order.frames() as u32);
+        (1..self.count).map(move |i| FrameNo(head + i * step))
+    }
+
+    fn give_births(&self) {
+        let record = self.view.frames.record(self.head);
+        for tail in self.tails() {
+            let tail = self.view.frames.record(tail);
+            tail.set_mlocks(record.mlocks());
+            tail.birth_like(record, self.order, REFERENCE);
+        }
+    }
+}
+
+impl<P: Platform> Drop for Parts<'_, P> {
+    fn drop(&mut self) {
+        let early = left_out::<P>("split: parts are linked before they have references");
+        if self.split && !early {
+            self.give_births();
+        } else if !self.split {
+            // Named ahead, for nothing.
+            for tail in self.tails() {
+                self.view.frames.record(tail).set_owner(None);
+            }
+        }
+        self.view.frames.record(self.head).thaw(REFERENCE);
     }
 }
