@@ -9,6 +9,7 @@
 use core::fmt;
 use core::ops::Range;
 
+use super::holes::Hole;
 use super::info::{Info, Isolated};
 use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
 use super::shard::Shard;
@@ -24,7 +25,7 @@ pub enum Purpose {
     Contiguous,
     /// A block of a CMA area.
     Cma,
-    /// Taking the range offline, whatever it is used for.
+    /// Taking the range offline.
     Offline,
 }
 
@@ -55,6 +56,14 @@ impl Isolation {
     /// The frames that were asked for; the pageblocks around its ends are isolated too.
     pub(crate) fn range(&self) -> FrameRange {
         self.range
+    }
+
+    /// All frames of the pageblocks that it touches, those before and after the zone included.
+    pub(super) fn lines_in<P: Platform>(&self, zone: &Zone<P>) -> FrameRange {
+        FrameRange::new(
+            zone.line_start(self.lines.start),
+            zone.line_start(self.lines.end),
+        )
     }
 }
 
@@ -106,8 +115,7 @@ impl<P: Platform> Zone<P> {
         });
     }
 
-    /// The first frame from `from` on, before `end`, that is online, good, and not free: what stands in the way of
-    /// taking a range. Looks at as many lines as it must, without a lock; the answer may be stale.
+    /// The first frame that is online and not free, bad ones that nobody uses apart: what stands in the way of taking a range. Looks at as many lines as it must, without a lock; the answer may be stale.
     pub(crate) fn next_used(&self, range: FrameRange) -> Option<Pfn> {
         let range = self.span().intersect(range);
         self.masks(range).find_map(|(line, mask)| {
@@ -134,11 +142,20 @@ impl<P: Platform> Zone<P> {
 
     /// The first frame that is not managed, or bad.
     pub(crate) fn next_unusable(&self, range: FrameRange) -> Option<Pfn> {
+        self.next_of(range, Hole::unusable)
+    }
+
+    /// The first frame that is not managed.
+    pub(crate) fn next_absent(&self, range: FrameRange) -> Option<Pfn> {
+        self.next_of(range, |hole| hole.absent.load())
+    }
+
+    fn next_of(&self, range: FrameRange, places: impl Fn(&Hole) -> Words) -> Option<Pfn> {
         self.masks(range).find_map(|(line, mask)| {
             let info = Info(self.infos[line as usize].load(Relaxed));
             let unusable = match self.holes.of(info.holes()) {
                 _ if info.is_absent() => ALL_FREE,
-                Some(hole) => hole.unusable(),
+                Some(hole) => places(hole),
                 None => [0; 8],
             };
             let i = (0..8).find(|&i| mask[i] & unusable[i] != 0)?;
@@ -147,18 +164,18 @@ impl<P: Platform> Zone<P> {
         })
     }
 
-    /// Places of `mask` that are online, good, and not free.
+    /// Places of `mask` that are online and not free, bad ones that nobody uses apart.
     fn used(&self, line: u32, mask: &Words) -> Words {
         let info = Info(self.infos[line as usize].load(Relaxed));
         if info.is_absent() || info.is_whole() {
             return [0; 8];
         }
-        let unusable = match self.holes.of(info.holes()) {
-            Some(hole) => hole.unusable(),
+        let out_of_use = match self.holes.of(info.holes()) {
+            Some(hole) => hole.out_of_use(),
             None => [0; 8],
         };
         let free = self.lines[line as usize].load();
-        core::array::from_fn(|i| mask[i] & !free[i] & !unusable[i])
+        core::array::from_fn(|i| mask[i] & !free[i] & !out_of_use[i])
     }
 
     /// Takes the frames of an isolated range: all of them, or none if one is in use, absent or bad; that one is the error.
@@ -210,6 +227,11 @@ impl<P: Platform> Zone<P> {
         let mut frames = 0;
         self.each_part(range, off, |shard, line, mask| {
             frames += u64::from(shard.offline(line, mask));
+            let info = shard.info(line);
+            if info.is_absent() && info.kind() == Mobility::HighAtomic {
+                shard.retag(line, Mobility::Movable);
+                self.leave_reserve();
+            }
         });
         self.unisolate(isolation.lines, off);
         self.managed.fetch_sub(frames, Relaxed);
@@ -241,9 +263,8 @@ impl Shard {
             return Err(IsolateError::Absent);
         }
         let fits = match purpose {
-            Purpose::Contiguous => kind != Mobility::Cma,
+            Purpose::Contiguous | Purpose::Offline => kind != Mobility::Cma,
             Purpose::Cma => kind == Mobility::Cma,
-            Purpose::Offline => true,
         };
         if !fits {
             return Err(IsolateError::Kept);

@@ -204,7 +204,10 @@ impl Shard {
     pub(super) fn free_places(&mut self, line: u32, mask: &Words) {
         let info = self.info(line);
         let unusable = match self.holes.of(info.holes()) {
-            Some(hole) => hole.unusable(),
+            Some(hole) => {
+                self.holes.drop_awaited(hole, mask);
+                hole.unusable()
+            }
             None => [0; 8],
         };
         let before = self.words(line);
@@ -233,7 +236,7 @@ impl Shard {
 }
 
 /// Places `from..to` of a line.
-fn mask(from: u32, to: u32) -> Words {
+pub(super) fn mask(from: u32, to: u32) -> Words {
     core::array::from_fn(|i| {
         let start = i as u32 * 64;
         let (from, to) = (from.clamp(start, start + 64), to.clamp(start, start + 64));
