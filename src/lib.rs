@@ -73,7 +73,10 @@ pub mod report;
 pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
-pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
+pub use alloc::{
+    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, InitError, Moved,
+    OnlineError, PageAllocator, Pages, RawError, Reported, Request,
+};
 pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
@@ -90,7 +93,7 @@ pub use reclaim::{
     Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
-pub use zone::Mobility;
+pub use zone::{MarkError, Mobility, WasBad};
 
 #[cfg(test)]
 extern crate self as framekeeper;

@@ -31,6 +31,7 @@ impl<P: Platform> PageAllocator<P> {
             self.clear(|| block.frames());
             let given = self.nodes.zone(index).give(block, off);
             debug_assert!(given.is_ok(), "a block that was taken from the zone");
+            self.reopen_pagesets(index);
         }
     }
 }

@@ -6,7 +6,6 @@
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
 //! Used by: alloc (contiguous ranges, CMA), node (offlining).
 
-use core::fmt;
 use core::ops::Range;
 
 use super::holes::Hole;
@@ -20,7 +19,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 /// What a range is collected for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// A contiguous block outside CMA areas.
     Contiguous,
     /// A block of a CMA area.
@@ -31,8 +30,7 @@ pub enum Purpose {
 
 /// Why a range cannot be isolated. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum IsolateError {
+pub(crate) enum IsolateError {
     /// The range is empty, or part of it is outside the zone.
     Range(FrameRange),
     /// Somebody else collects this frame's pageblock.
@@ -242,8 +240,7 @@ impl<P: Platform> Zone<P> {
 
 /// Why a range cannot go offline. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OfflineError {
+pub(crate) enum OfflineError {
     /// This frame is in use, on a pageset, or in a batch.
     InUse(Pfn),
     /// Too many lines of the zone have holes or bad frames: align the range to 512 frames.
@@ -329,29 +326,3 @@ impl Shard {
 }
 
 const _: () = assert!(1 << WHOLE == PLACES);
-
-impl fmt::Display for IsolateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Range(range) => write!(f, "{range} is empty or not in the zone"),
-            Self::Busy(pfn) => write!(f, "the pageblock at {pfn} is being collected by another"),
-            Self::Absent(pfn) => write!(f, "the pageblock at {pfn} is not online"),
-            Self::Kept(pfn) => write!(f, "the pageblock at {pfn} is kept for another purpose"),
-        }
-    }
-}
-
-impl fmt::Display for OfflineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse(pfn) => write!(f, "frame {pfn} is in use"),
-            Self::TooManyHoles => {
-                f.write_str("too many lines have holes: align ranges to 512 frames")
-            }
-            Self::Busy => f.write_str("another range is being changed: try again"),
-        }
-    }
-}
-
-impl core::error::Error for IsolateError {}
-impl core::error::Error for OfflineError {}

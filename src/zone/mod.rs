@@ -44,10 +44,11 @@ pub(crate) use block::Block;
 pub use check::ZoneFault;
 pub use info::Fault;
 pub(crate) use isolate::Isolation;
-pub use isolate::{IsolateError, OfflineError, Purpose};
+pub(crate) use isolate::{IsolateError, OfflineError, Purpose};
 pub use mobility::Mobility;
-pub use online::OnlineError;
+pub(crate) use online::OnlineError;
 pub(crate) use refill::Sink;
+pub(crate) use reporting::REPORT;
 pub use reserve::Keep;
 pub use watermark::{Access, BadLevels, Level, Levels};
 

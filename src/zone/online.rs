@@ -5,8 +5,6 @@
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
 //! Used by: node.
 
-use core::fmt;
-
 use super::info::{Fault, Info};
 use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
 use super::shard::Shard;
@@ -28,8 +26,7 @@ impl Drop for Changing<'_> {
 
 /// Why frames cannot come online. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OnlineError {
+pub(crate) enum OnlineError {
     /// Part of the range is outside the zone's span.
     Outside {
         /// What was to come online.
@@ -52,11 +49,23 @@ impl<P: Platform> Zone<P> {
     /// # Errors
     /// [`OnlineError`], with nothing changed.
     pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
+        self.online_after(range, || (), off)
+    }
+
+    /// [`online`](Self::online); once nothing stands in the way, and before anybody can get a frame, `ready` is called, with no lock
+    /// held.
+    pub(crate) fn online_after(
+        &self,
+        range: FrameRange,
+        ready: impl FnOnce(),
+        off: &IrqOff<P>,
+    ) -> Result<(), OnlineError> {
         if !self.spec.span.covers(range) {
             return Err(OnlineError::Outside { range });
         }
         let _changing = self.change().ok_or(OnlineError::Busy)?;
         self.check_absent(range)?;
+        ready();
         self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
         self.managed.fetch_add(range.frames(), Relaxed);
         self.present.fetch_add(range.frames(), Relaxed);
@@ -64,8 +73,8 @@ impl<P: Platform> Zone<P> {
         Ok(())
     }
 
-    /// Counts `frames` of the span as existing, though others keep them since boot.
-    pub(crate) fn add_reserved(&self, frames: u64) {
+    /// Counts `frames` as existing from now on.
+    pub(crate) fn add_present(&self, frames: u64) {
         self.present.fetch_add(frames, Relaxed);
     }
 
@@ -247,20 +256,3 @@ pub(super) fn mask(from: u32, to: u32) -> Words {
         }
     })
 }
-
-impl fmt::Display for OnlineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outside { range } => write!(f, "frames {range} are not all in the zone"),
-            Self::AlreadyManaged { range } => {
-                write!(f, "some frame of {range} is online already")
-            }
-            Self::TooManyHoles => {
-                f.write_str("too many lines have holes: align ranges to 512 frames")
-            }
-            Self::Busy => f.write_str("another range is being changed: try again"),
-        }
-    }
-}
-
-impl core::error::Error for OnlineError {}
