@@ -22,30 +22,33 @@ pub(crate) const REPORT: usize = 32;
 
 impl<P: Platform> Zone<P> {
     /// Takes up to [`REPORT`] free blocks that the hypervisor does not know of: free ones of order `least`, 9 or more, larger ones
-    /// in pieces of at most `most`. Goes on where the last call ended, all from one hold of one shard; empty at the end of
-    /// the zone. Report them, then give each back with [`give_reported`](Self::give_reported), or with
-    /// [`give`](Self::give) if the report failed.
+    /// in pieces of at most `most`. Goes on where the last call ended, around the zone, and takes all from one hold of one
+    /// shard; empty only if there is none. Report them, then give each back with [`give_reported`](Self::give_reported), or
+    /// with [`give`](Self::give) if the report failed.
     pub(crate) fn take_unreported(&self, least: Order, most: Order) -> ArrayVec<Block, REPORT> {
         let mut blocks = ArrayVec::new();
-        // Only a hint: of two who report at once each takes what the other has not.
-        let mut line = self.report_at.load(Relaxed);
+        let lines = self.infos.len() as u32;
         let in_lines = |order: Order| order.get().max(WHOLE) - WHOLE;
-        while blocks.is_empty() && (line as usize) < self.infos.len() {
-            let cell = self.cell_of(line * PLACES);
-            let first_line = cell.first / PLACES;
-            let sizes = in_lines(least)..=in_lines(most).max(in_lines(least));
-            let next = self.with(cell, &IrqOff::new(), |shard| {
-                shard.take_unreported(line - first_line, sizes, |line, k| {
-                    let pfn = Pfn(self.base + u64::from((first_line + line) * PLACES));
-                    let order = Order::new(WHOLE + k).expect("a giant has order 18");
-                    blocks.push(Block::new(pfn, order));
-                    !blocks.is_full()
-                })
-            });
-            line = first_line + next;
+        let sizes = in_lines(least)..=in_lines(most).max(in_lines(least));
+        // Only a hint: of two who report at once each takes what the other has not.
+        let start = self.report_at.load(Relaxed).min(lines);
+        for part in [start..lines, 0..start] {
+            let mut line = part.start;
+            while line < part.end && blocks.is_empty() {
+                let cell = self.cell_of(line * PLACES);
+                let first_line = cell.first / PLACES;
+                let next = self.with(cell, &IrqOff::new(), |shard| {
+                    shard.take_unreported(line - first_line, sizes.clone(), |line, k| {
+                        let pfn = Pfn(self.base + u64::from((first_line + line) * PLACES));
+                        let order = Order::new(WHOLE + k).expect("a giant has order 18");
+                        blocks.push(Block::new(pfn, order));
+                        !blocks.is_full()
+                    })
+                });
+                line = first_line + next;
+                self.report_at.store(line, Relaxed);
+            }
         }
-        self.report_at
-            .store(if blocks.is_empty() { 0 } else { line }, Relaxed);
         blocks
     }
 
