@@ -9,7 +9,7 @@ use core::fmt;
 use super::contig::Collecting;
 use super::{ContigError, Moved, PageAllocator};
 use crate::addr::{FrameRange, Pfn};
-use crate::platform::{IrqOff, Platform};
+use crate::platform::Platform;
 use crate::zone::{self, OfflineError, Purpose};
 
 /// Why a range cannot come online. Nothing was changed.
@@ -89,7 +89,7 @@ impl<P: Platform> PageAllocator<P> {
         }
         let zone = self.nodes.zone(index);
         let ready = || self.clear(|| range);
-        zone.online_after(range, ready, &IrqOff::new())
+        zone.online_after(range, ready)
             .map_err(|error| match error {
                 zone::OnlineError::Outside { range } => OnlineError::Outside(range.start()),
                 zone::OnlineError::AlreadyManaged { range } => {

@@ -169,7 +169,7 @@ impl<P: Migrate> Mm<P> {
     }
 
     /// Moves a folio to the block and says whether it did; if not, the block goes back to its zone.
-    fn migrate(&self, folio: Isolated<'_, P>, block: Block) -> bool {
+    pub(super) fn migrate(&self, folio: Isolated<'_, P>, block: Block) -> bool {
         let mut target = Target(self, Some(block));
         if folio.record().flags().contains(Flags::WRITEBACK) || P::unmap(&folio) == Unmap::Busy {
             return false;

@@ -12,6 +12,7 @@ mod evict;
 mod objects;
 mod refault;
 mod scan;
+mod vacate;
 mod verdict;
 
 pub use compact::{CompactStop, Compacted, Copied, Migrate, Moving};

@@ -49,28 +49,40 @@ impl<P: Platform> Zone<P> {
     /// # Errors
     /// [`OnlineError`], with nothing changed.
     pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
-        self.online_after(range, || (), off)
+        let _changing = self.claim_absent(range)?;
+        self.online_lines(range, off);
+        Ok(())
     }
 
     /// [`online`](Self::online); once nothing stands in the way, and before anybody can get a frame, `ready` is called, with no lock
-    /// held.
+    /// held and interrupts as the caller has them.
     pub(crate) fn online_after(
         &self,
         range: FrameRange,
         ready: impl FnOnce(),
-        off: &IrqOff<P>,
     ) -> Result<(), OnlineError> {
+        let _changing = self.claim_absent(range)?;
+        ready();
+        self.online_lines(range, &IrqOff::new());
+        Ok(())
+    }
+
+    /// The right to bring a range online, all of which is absent and can be recorded.
+    fn claim_absent(&self, range: FrameRange) -> Result<Changing<'_>, OnlineError> {
         if !self.spec.span.covers(range) {
             return Err(OnlineError::Outside { range });
         }
-        let _changing = self.change().ok_or(OnlineError::Busy)?;
+        let changing = self.change().ok_or(OnlineError::Busy)?;
         self.check_absent(range)?;
-        ready();
+        Ok(changing)
+    }
+
+    /// Makes absent frames present, managed and free, on lines that the caller alone may change.
+    fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) {
         self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
         self.managed.fetch_add(range.frames(), Relaxed);
         self.present.fetch_add(range.frames(), Relaxed);
         self.regroup(self.managed().saturating_sub(self.levels().high));
-        Ok(())
     }
 
     /// Counts `frames` as existing from now on.
