@@ -16,6 +16,8 @@ mod config;
 mod contents;
 mod contig;
 mod fast;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod offline;
 mod pages;
 mod place;
