@@ -5,6 +5,7 @@
 //! Lock ranks: `Hotplug` for the bitmap, alone; Pageset, then Shard, one at a time, none while a hook runs. Used by: kernels.
 
 use core::fmt;
+use core::ops::Range;
 
 use super::contig::{Collecting, Contig};
 use super::{ContigError, Moved, PageAllocator};
@@ -59,8 +60,7 @@ pub struct CmaBlock<'c, P: Platform, const WORDS: usize = 16> {
 /// Bits that were set for one piece; clear again when dropped.
 struct Claim<'c, P: Platform, const WORDS: usize> {
     cma: &'c Cma<'c, P, WORDS>,
-    first: usize,
-    bits: usize,
+    bits: Range<usize>,
 }
 
 /// Why there is no piece, or no area. Nothing was taken.
@@ -141,12 +141,9 @@ impl<'a, P: Platform, const WORDS: usize> Cma<'a, P, WORDS> {
         if frames == 0 || frames > self.area.frames() {
             return Err(CmaError::Size(frames));
         }
-        let (mut from, mut error) = (0, CmaError::Full);
+        let (mut from, mut error) = (self.area.start(), CmaError::Full);
         // Each round looks at places behind the last one's only.
-        while let Some(claim) = self.claim(from, frames, align) {
-            from = claim.first + 1;
-            let start = Pfn(self.area.start().0 + ((claim.first as u64) << self.granule));
-            let piece = FrameRange::new(start, Pfn(start.0 + frames));
+        while let Some((claim, piece)) = self.claim(from, frames, align) {
             match self.allocator.collect(piece, Purpose::Cma, &mut migrate) {
                 Ok(contig) => {
                     return Ok(CmaBlock {
@@ -154,36 +151,60 @@ impl<'a, P: Platform, const WORDS: usize> Cma<'a, P, WORDS> {
                         _claim: claim,
                     });
                 }
-                Err(kept) => error = CmaError::Kept(kept),
+                Err(kept) => {
+                    // No place that holds the same obstacle will do.
+                    let passed = match kept {
+                        ContigError::Busy(pfn) => pfn.0 + Order::PAGEBLOCK.frames(),
+                        ContigError::Unmovable(pfn)
+                        | ContigError::InUse(pfn)
+                        | ContigError::Unusable(pfn)
+                        | ContigError::Damaged(pfn) => pfn.0 + 1,
+                        _ => 0,
+                    };
+                    from = Pfn(self.frame_of(claim.bits.start + 1).0.max(passed));
+                    error = CmaError::Kept(kept);
+                }
             }
         }
         Err(error)
     }
 
-    /// Sets the bits of the first place from bit `from` on that is not taken.
-    fn claim(&self, from: usize, frames: u64, align: Order) -> Option<Claim<'_, P, WORDS>> {
-        let all = (self.area.frames() >> self.granule) as usize;
-        let bits = frames.div_ceil(1 << self.granule) as usize;
-        let step = (align.frames() >> self.granule).max(1) as usize;
-        let start = (self.area.start().0 >> self.granule) as usize;
+    /// Claims the first place from a frame on that is not taken.
+    fn claim(
+        &self,
+        from: Pfn,
+        frames: u64,
+        align: Order,
+    ) -> Option<(Claim<'_, P, WORDS>, FrameRange)> {
         let off = IrqOff::new();
         let mut used = self.used.lock(&off);
-        let mut first = (start + from).next_multiple_of(step) - start;
-        while first + bits <= all {
+        let mut start = from.0.next_multiple_of(align.frames());
+        while start + frames <= self.area.end().0 {
+            let piece = FrameRange::new(Pfn(start), Pfn(start + frames));
+            let bits = self.bits_of(piece);
             // Behind the last taken bit of this place is the next that can be free.
-            match (first..first + bits).rev().find(|&bit| used.has(bit)) {
-                Some(taken) => first = (start + taken + 1).next_multiple_of(step) - start,
+            match bits.clone().rev().find(|&bit| used.has(bit)) {
+                Some(taken) => {
+                    start = self.frame_of(taken + 1).0.next_multiple_of(align.frames());
+                }
                 None => {
-                    (first..first + bits).for_each(|bit| used.flip(bit));
-                    return Some(Claim {
-                        cma: self,
-                        first,
-                        bits,
-                    });
+                    bits.clone().for_each(|bit| used.flip(bit));
+                    return Some((Claim { cma: self, bits }, piece));
                 }
             }
         }
         None
+    }
+
+    /// The bits that stand for frames of a piece.
+    fn bits_of(&self, piece: FrameRange) -> Range<usize> {
+        let bit = |pfn: u64| ((pfn - self.area.start().0) >> self.granule) as usize;
+        bit(piece.start().0)..bit(piece.end().0 - 1) + 1
+    }
+
+    /// The first frame that a bit stands for.
+    fn frame_of(&self, bit: usize) -> Pfn {
+        Pfn(self.area.start().0 + ((bit as u64) << self.granule))
     }
 }
 
@@ -209,7 +230,7 @@ impl<P: Platform, const WORDS: usize> Drop for Claim<'_, P, WORDS> {
     fn drop(&mut self) {
         let off = IrqOff::new();
         let mut used = self.cma.used.lock(&off);
-        (self.first..self.first + self.bits).for_each(|bit| used.flip(bit));
+        self.bits.clone().for_each(|bit| used.flip(bit));
     }
 }
 

@@ -4,7 +4,7 @@
 //! Lock ranks: `Shard`. Used by: reclaim (compaction).
 
 use super::PageAllocator;
-use crate::addr::NodeId;
+use crate::addr::{NodeId, Order};
 use crate::platform::{IrqOff, Platform};
 use crate::zone::{Block, Zone};
 
@@ -23,6 +23,24 @@ impl<P: Platform> PageAllocator<P> {
             .zip(self.nodes.zones())
             .filter(move |(_, zone)| zone.node == node)
             .map(|(index, zone)| (index, &zone.zone))
+    }
+
+    /// Takes a block for a folio to move to from a line of a zone. One that was written to while it was free is leaked.
+    pub(crate) fn take_target(
+        &self,
+        zone: &Zone<P>,
+        line: u32,
+        order: Order,
+        off: &IrqOff<P>,
+    ) -> Option<Block> {
+        let block = zone.take_from_line(line, order, off)?;
+        match self.damage_in(block.frames(), order.frames()) {
+            None => Some(block),
+            Some(_) => {
+                let _ = block.into_parts();
+                None
+            }
+        }
     }
 
     /// Gives a block straight back to its zone, so that it merges with its neighbours at once.

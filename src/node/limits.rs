@@ -92,6 +92,8 @@ impl<P: Platform> Nodes<P> {
             // The formulas keep the order, and the minimum within the zone. It may have shrunk since: then whoever took
             // memory from it recomputes next.
             let _ = zone.zone.set_levels(levels);
+            zone.zone
+                .regroup(zone.zone.managed().saturating_sub(levels.high));
             for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {
                 mark.store(reserve, Relaxed);
             }
