@@ -129,6 +129,19 @@ fn a_whole_zone_goes_and_comes_even_below_the_minimum_that_was_asked_for() {
 }
 
 #[test]
+fn kinds_are_kept_apart_only_while_enough_is_online() {
+    let allocator = machine();
+    let zone = allocator.zones().next().unwrap();
+    let kept_apart = || zone.grouped(Mobility::Unmovable) == Mobility::Unmovable;
+    assert!(kept_apart());
+    allocator.offline(range(2048, 1 << 15), stay).unwrap();
+    assert!(!kept_apart());
+    allocator.check().unwrap();
+    allocator.online(range(2048, 1 << 14)).unwrap();
+    assert!(kept_apart());
+}
+
+#[test]
 fn what_is_in_use_is_moved_away_first_by_a_hook_that_holds_no_lock() {
     let allocator = machine();
     let mut held = all(&allocator);

@@ -111,6 +111,49 @@ fn pagesets_park_again_once_the_last_bad_frame_in_use_has_come_back() {
 }
 
 #[test]
+fn whatever_brings_the_last_bad_frame_back_opens_the_pagesets_at_once() {
+    let allocator = machine();
+    let one = || allocator.try_alloc(ONE).unwrap();
+    let block = |order| {
+        let request = Request::new(Order::new(order).unwrap());
+        allocator.try_alloc(request).unwrap()
+    };
+    let closed = |bad| {
+        allocator.drain_all();
+        assert_eq!(allocator.mark_bad(bad), Ok(WasBad::InUse));
+        assert_eq!(allocator.parked_frames(), 0);
+    };
+    let opened = || {
+        drop(allocator.try_alloc(ONE).unwrap());
+        assert!(allocator.parked_frames() > 0);
+        allocator.check().unwrap();
+    };
+    let alone = one();
+    closed(alone.pfn());
+    drop(alone);
+    opened();
+    let many: Vec<_> = (0..40).map(|_| one()).collect();
+    closed(many[7].pfn());
+    allocator.free_all(many);
+    opened();
+    let huge = block(11);
+    closed(Pfn(huge.pfn().0 + 1300));
+    drop(huge);
+    opened();
+    let contig = allocator.alloc_contig(range(8000, 8192), |_| Moved::Tried);
+    closed(Pfn(FIRST + 8001));
+    drop(contig);
+    opened();
+    // Parked: the mark itself brings it back.
+    let parked = one();
+    let pfn = parked.pfn();
+    drop(parked);
+    assert_eq!(allocator.mark_bad(pfn), Ok(WasBad::InUse));
+    opened();
+    assert_eq!(allocator.bad_frames(), 5);
+}
+
+#[test]
 fn a_frame_that_is_found_bad_while_its_range_is_collected_is_not_taken() {
     // misuse 25: isolated, free and in use
     let allocator = machine();

@@ -7,7 +7,7 @@ mod kernel;
 
 use framekeeper::{
     Backing, Cma, ContigError, Folio, FrameRange, MemcgId, Mm, Mobility, Moved, NodeId, Order,
-    Pages, Pfn, Request,
+    Pages, Pfn, Request, WasBad,
 };
 use host::Host;
 use kernel::{NO_COPY, STUCK, build, machine, map, unmap};
@@ -178,6 +178,33 @@ fn a_whole_movable_zone_is_emptied_into_the_other_zone_of_its_node() {
     mm.check().unwrap();
     empty(&mm);
     mm.allocator().online(movable_part).unwrap();
+    mm.check().unwrap();
+}
+
+#[test]
+fn a_folio_on_a_bad_frame_moves_away_and_the_frame_is_never_given_again() {
+    // misuse 25
+    let mm = machine(32 * 512, 1, 4);
+    scattered(&mm, MemcgId::ROOT, 0, 4);
+    mm.drain_lru();
+    mm.allocator().drain_all();
+    let before = names(&mm);
+    let bad = find(&mm)[300].pfn();
+    assert_eq!(mm.allocator().mark_bad(bad), Ok(WasBad::InUse));
+    let run = FrameRange::new(bad, Pfn(bad.0 + 1));
+    assert_eq!(mm.vacate(run), Moved::Tried);
+    assert_eq!(names(&mm), before);
+    assert!(find(&mm).iter().all(|folio| folio.pfn() != bad));
+    drop(mm.try_alloc(movable(0)).unwrap());
+    assert!(mm.allocator().parked_frames() > 0, "pagesets park again");
+    for folio in find(&mm) {
+        let pfn = folio.pfn();
+        drop(folio);
+        unmap(&mm, pfn);
+    }
+    mm.drain_lru();
+    let allocator = mm.allocator();
+    assert_eq!(allocator.free_frames(), allocator.managed_frames() - 1);
     mm.check().unwrap();
 }
 
