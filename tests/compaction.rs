@@ -316,7 +316,7 @@ fn compaction_of_alternating_owners_holds_one_lock_at_a_time() {
     let mm = machine(8 * 512, 1, 4);
     let groups = [(); 2].map(|()| mm.create_memcg(MemcgId::ROOT).unwrap());
     let mut all: Vec<Pages<'_, Host>> = Vec::new();
-    while let Ok(pages) = mm.try_alloc(movable(0)) {
+    while let Ok(pages) = mm.try_alloc(movable(0).ignore_watermarks()) {
         all.push(pages);
     }
     all.sort_by_key(Pages::pfn);
