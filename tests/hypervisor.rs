@@ -157,10 +157,7 @@ fn a_balloon_takes_what_there_is_and_says_when_there_is_nothing() {
     assert_eq!((lent, allocator.managed_frames()), (2048, 0));
     allocator.check().unwrap();
     let more = balloon.inflate(ONE.ignore_watermarks(), 1, |_| ());
-    assert!(
-        matches!(more, Err(AllocError::NoSuchZone(_))),
-        "{more:?}"
-    );
+    assert!(matches!(more, Err(AllocError::NoSuchZone(_))), "{more:?}");
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         balloon.deflate(10, |_| panic!("device gone"))
     }));
