@@ -72,6 +72,13 @@ impl<P: Platform> Mm<P> {
     /// Frees frames without references: off their lists, out of their groups, back to the allocator.
     #[inline]
     pub(crate) fn free_dead(&self, dead: &[FrameNo], off: &IrqOff<P>) {
+        if !dead.is_empty() {
+            self.free_many(dead, off);
+        }
+    }
+
+    #[inline(never)]
+    fn free_many(&self, dead: &[FrameNo], off: &IrqOff<P>) {
         for dead in dead.chunks(SCAN) {
             let records = dead.iter().map(|&frame| (frame, self.frames.record(frame)));
             self.free_some(&records.collect::<Records<'_>>(), off);
