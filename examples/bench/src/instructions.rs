@@ -14,7 +14,7 @@ const ACCEPTED: [(&str, f64); 7] = [
     ("bulk", 4.64),
     ("random", 9.70),
     ("order9", 2.20),
-    ("lru", 71.2),
+    ("lru", 62.2),
     ("raw", 9.11),
     ("rawwrong", 8.34),
 ];
