@@ -134,7 +134,9 @@ fn lent_frames_are_not_managed_and_limits_follow_both_ways() {
     );
     assert_eq!(allocator.managed_frames(), managed - (13 << 14));
     allocator.check().unwrap();
-    assert_eq!(balloon.deflate(100, |_| ()), 13);
+    assert_eq!(balloon.inflate(huge, 100, |_| ()).unwrap(), 3);
+    assert_eq!(balloon.inflate(huge, 100, |_| ()).unwrap(), 0, "full");
+    assert_eq!(balloon.deflate(100, |_| ()), 16);
     assert_eq!(balloon.deflate(100, |_| ()), 0);
     assert_eq!(balloon.inflate(ONE, 5, |_| ()).unwrap(), 5);
     drop(balloon);
