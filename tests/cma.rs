@@ -30,7 +30,7 @@ fn stay(_: FrameRange) -> Moved {
 }
 
 fn all(allocator: &PageAllocator<Host>, kind: Mobility) -> BTreeMap<u64, Pages<'_, Host>> {
-    let request = Request::new(Order::ZERO).mobility(kind);
+    let request = Request::new(Order::ZERO).mobility(kind).ignore_watermarks();
     std::iter::from_fn(|| allocator.try_alloc(request).ok())
         .map(|pages| (pages.pfn().0, pages))
         .collect()
@@ -137,7 +137,8 @@ fn a_place_that_cannot_be_emptied_is_passed_over() {
         Moved::Tried
     });
     assert_eq!(piece.unwrap().frames(), range(1536, 2048));
-    let busy = allocator.try_alloc(Request::new(Order::ZERO).mobility(Mobility::Movable));
+    let movable = Request::new(Order::ZERO).mobility(Mobility::Movable);
+    let busy = allocator.try_alloc(movable.ignore_watermarks());
     let busy = busy.unwrap();
     assert!(range(1536, 2048).contains(busy.pfn()));
     let mut asked = 0;

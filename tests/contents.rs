@@ -11,7 +11,7 @@ use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
     Backing, Config, ContigError, Copied, CpuId, Evict, FrameRange, InitError, Isolated, MemcgId,
     Migrate, Mm, MmConfig, Mobility, Moved, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr,
-    Platform, Release, Request, Unmap, WriteOut,
+    Platform, Refused, Release, Request, Unmap, WriteOut,
 };
 use host::YieldLock;
 
@@ -106,7 +106,7 @@ fn arena(n: u64, contents: Contents) -> Result<PageAllocator<Mapped>, InitError>
         contents,
         ..Config::default()
     };
-    PageAllocator::new(memory, &config).map_err(|(error, _)| error)
+    PageAllocator::new(memory, &config).map_err(Refused::into_error)
 }
 
 /// The bytes of a block that the test owns.
@@ -140,8 +140,12 @@ fn metadata_comes_from_the_top_of_the_memory_when_no_storage_is_given() {
     let allocator = arena(0, Contents::Keep).unwrap();
     let frames = allocator.free_frames();
     assert!(frames < FRAMES && frames > FRAMES - 64);
-    let all: Vec<_> =
-        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| {
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .ok()
+    })
+    .collect();
     assert_eq!(all.len() as u64, frames);
     assert!(
         all.iter()
@@ -293,8 +297,10 @@ fn compaction_moves_no_folio_to_a_frame_that_was_written_to_while_it_was_free() 
     let mut config = MmConfig::new(1, 2);
     config.alloc.contents = Contents::Poison;
     let mm = Mm::new(memory.with_storage(host::storage(1 << 20)), &config);
-    let mm = mm.map_err(|(error, _)| error).unwrap();
-    let movable = Request::new(Order::ZERO).mobility(Mobility::Movable);
+    let mm = mm.map_err(Refused::into_error).unwrap();
+    let movable = Request::new(Order::ZERO)
+        .mobility(Mobility::Movable)
+        .ignore_watermarks();
     let mut all: Vec<_> = std::iter::from_fn(|| mm.try_alloc(movable).ok()).collect();
     assert_eq!(all.len() as u64, FRAMES);
     all.sort_by_key(Pages::pfn);
@@ -354,7 +360,7 @@ fn contents_of_memory_that_is_not_mapped_are_refused_at_the_start() {
         ..Config::default()
     };
     let memory = memory.with_storage(host::storage(1 << 20));
-    let (error, memory) = PageAllocator::new(memory, &config).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config).unwrap_err();
     assert_eq!(error, InitError::Unmapped(PhysAddr(1 << 40)));
     assert_eq!(memory.map().free_bytes(), 1 << 22);
 }

@@ -5,7 +5,9 @@
 //! [`check`](PageAllocator::check) recounts it.
 //! Lock ranks: Hotplug, alone; Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
 
+mod attempt;
 mod bad;
+mod balance;
 mod balloon;
 mod bulk;
 mod check;
@@ -15,6 +17,7 @@ mod compact;
 mod config;
 mod contents;
 mod contig;
+mod error;
 mod fast;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -22,21 +25,24 @@ mod offline;
 mod pages;
 mod place;
 mod raw;
+mod relief;
 mod reporting;
 mod request;
+mod slow;
 
 use core::fmt;
 
 use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
-use crate::boot::{BootMap, Bump, Memory};
+use crate::boot::{BootMap, Bump, Memory, Refused};
 use crate::node::{Nodes, Shape};
 use crate::pageset::{Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
 use crate::rank::Rank;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Lock, Ranked};
 use crate::zone::{Mobility, Zone};
 
+pub use balance::Boosts;
 pub use balloon::Balloon;
 pub use check::{CheckError, PagesetCounts, ZoneCounts};
 pub use cma::{Cma, CmaBlock, CmaError};
@@ -45,10 +51,13 @@ pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
 pub use contents::{Contents, Damage, POISON};
 pub use contig::{Contig, ContigError, Moved};
+pub use error::{AllocError, Cause, Contradiction, Shortage};
 pub use offline::OnlineError;
 pub use pages::Pages;
+pub use relief::{Caller, Compaction, Need, Oom, Progress, Relief};
 pub use reporting::Reported;
-pub use request::{AllocError, Request};
+pub use request::{Reclaim, Request};
+pub use slow::{OOM_CALLS, RETRIES, ROUNDS};
 
 /// Hands out the frames of one machine, or of one guest.
 pub struct PageAllocator<P: Platform> {
@@ -65,6 +74,8 @@ pub struct PageAllocator<P: Platform> {
     leaked: AtomicU64,
     /// Frames of the map that no zone could record.
     refused: AtomicU64,
+    /// Whether an out-of-memory hook runs for a request.
+    oom: AtomicBool,
     /// Bytes of metadata, for reports.
     metadata: usize,
 }
@@ -85,7 +96,7 @@ impl<P: Platform> PageAllocator<P> {
     pub fn new<'b, const N: usize>(
         memory: Memory<'b, P, N>,
         config: &Config,
-    ) -> Result<Self, (InitError, Memory<'b, P, N>)> {
+    ) -> Result<Self, Refused<InitError, Memory<'b, P, N>>> {
         let (this, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
         this.populate(map);
         Ok(this)
@@ -148,6 +159,7 @@ impl<P: Platform> PageAllocator<P> {
             damage: AtomicU64::new(0),
             leaked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            oom: AtomicBool::new(false),
             metadata: bump.used() - start,
         })
     }

@@ -7,7 +7,8 @@ use std::mem::MaybeUninit;
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::sync::SpinLock;
 use framekeeper::{
-    Config, CpuId, CpuIds, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr, Platform, Request,
+    Config, CpuId, CpuIds, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr, Platform, Refused,
+    Request,
 };
 
 use crate::subject::{FRAMES, Subject};
@@ -64,13 +65,13 @@ pub fn run_as(cpu: u32) {
     unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
 }
 
-/// A request for each order, as a kernel would keep the few that it makes.
+/// A request for each order, as a kernel would keep the few that it makes. They take the last frame, as the peers do.
 static REQUESTS: [Request; Order::COUNT] = {
-    let mut requests = [Request::new(Order::ZERO); Order::COUNT];
+    let mut requests = [Request::new(Order::ZERO).ignore_watermarks(); Order::COUNT];
     let mut n = 0;
     while n < Order::COUNT {
         if let Some(order) = Order::new(n as u8) {
-            requests[n] = Request::new(order);
+            requests[n] = Request::new(order).ignore_watermarks();
         }
         n += 1;
     }
@@ -133,7 +134,7 @@ impl Subject for Framekeeper {
             ..Config::default()
         };
         let allocator = PageAllocator::new(memory, &config);
-        Self(allocator.map_err(|(error, _)| error).expect("fits"))
+        Self(allocator.map_err(Refused::into_error).expect("fits"))
     }
 
     #[inline(always)]
