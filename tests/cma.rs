@@ -47,6 +47,8 @@ fn an_area_serves_movable_requests_only_until_a_piece_of_it_is_wanted() {
     assert_eq!((cma.area(), cma.used_frames()), (area, 0));
     let counts = allocator.zone_counts().next().unwrap();
     assert_eq!((counts.cma, counts.free_cma), (2048, 2048));
+    let text = framekeeper::report::Zoneinfo(&allocator).to_string();
+    assert!(text.contains("cma      2048") && text.contains("nr_free_cma  2048"));
     let unmovable = all(&allocator, Mobility::Unmovable);
     assert!(area.iter().all(|pfn| !unmovable.contains_key(&pfn.0)));
     let mut lent = all(&allocator, Mobility::Movable);
