@@ -7,7 +7,6 @@
 
 use super::info::Fault;
 use super::line::{Bits, PLACES, WHOLE};
-use super::online::mask;
 use super::shard::Shard;
 
 impl Shard {
@@ -98,8 +97,8 @@ impl Shard {
                 self.put(line, place);
             }
         }
-        self.holes
-            .drop_awaited(hole, &mask(place, place + (1 << order)));
+        let block = super::online::mask(place, place + (1 << order));
+        self.holes.drop_awaited(hole, &block);
         Ok(())
     }
 
