@@ -23,6 +23,8 @@ mod raw;
 mod relief;
 mod request;
 mod slow;
+#[cfg(all(test, not(loom)))]
+mod slow_tests;
 
 use core::fmt;
 
