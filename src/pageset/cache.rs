@@ -138,7 +138,7 @@ impl Cache {
     ) -> Option<u32> {
         let index = list.index();
         let frame = self.chunks.pop_below(index).or_else(|| {
-            let mobility = list.mobility()?;
+            let mobility = list.mobility().filter(|_| most > 0)?;
             let wanted = u64::from(self.refill_blocks(order, pressure)).min(most);
             let mut refill = self.chunks.refill(index, wanted as usize);
             zone.take_into(order, mobility, home, &mut refill, off);
