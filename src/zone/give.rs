@@ -5,8 +5,9 @@
 //! Lock ranks: works on the data under `Rank::Shard`.
 //! Used by: zone.
 
-use super::info::Fault;
+use super::info::{Fault, Info};
 use super::line::{Bits, PLACES, WHOLE};
+use super::shape::Shape;
 use super::shard::Shard;
 
 impl Shard {
@@ -27,23 +28,29 @@ impl Shard {
             self.pool_give(line, 0);
             return Ok(());
         }
-        let free = info.free() + (1 << order);
-        let bits = &self.lines[line as usize];
-        if free > PLACES || order < WHOLE && !bits.is_taken(place, order) {
-            return Err(Fault::AlreadyFree);
-        }
-        let new = if free == PLACES {
-            if order < WHOLE {
-                bits.store(&[0; 8]);
-            }
-            info.with(free, WHOLE as i8)
-        } else {
-            bits.set(place, order);
-            info.with(free, bits.class_after_free(place, order, info.class()))
-        };
+        let new = self.set_places(line, place, order, info)?;
         self.counts.add(info, 1 << order);
         self.settle(line, info, new);
         Ok(())
+    }
+
+    /// Sets a block's bits, and returns the info that the line has then.
+    #[inline]
+    fn set_places(&self, line: u32, place: u32, order: u8, info: Info) -> Result<Info, Fault> {
+        let free = info.free() + (1 << order);
+        if free > PLACES {
+            return Err(Fault::AlreadyFree);
+        }
+        let bits = &self.lines[line as usize];
+        let given = self.shape(line).give(bits, place, order);
+        let shape = given.ok_or(Fault::AlreadyFree)?;
+        if free < PLACES {
+            self.set_shape(line, shape);
+            return Ok(info.with(free, shape.class()));
+        }
+        bits.store(&[0; 8]);
+        self.set_shape(line, Shape::NONE);
+        Ok(info.with(PLACES, WHOLE as i8))
     }
 
     /// Gives back a block of several lines. Nothing changes unless all of it can be given.
@@ -103,15 +110,10 @@ impl Shard {
     /// Makes one frame free, which is known to be taken and usable.
     pub(super) fn put(&mut self, line: u32, place: u32) {
         let info = self.info(line);
-        let bits = &self.lines[line as usize];
-        bits.set(place, 0);
-        let class = bits.class_after_free(place, 0, info.class());
-        let free = info.free() + 1;
-        if free == PLACES {
-            bits.store(&[0; 8]);
+        if let Ok(new) = self.set_places(line, place, 0, info) {
+            self.counts.add(info, 1);
+            self.update(line, new);
         }
-        self.counts.add(info, 1);
-        self.update(line, info.with(free, class));
     }
 
     /// Gives back `frames`, blocks of `order`, as numbers from `base`; returns how many were refused.
@@ -145,9 +147,10 @@ impl Shard {
             }
             let bits = &self.lines[line as usize];
             bits.set_word(i, word | mask);
-            let class = bits.class_after_word(i, info.class());
+            let shape = self.shape(line).with_word(i, word | mask);
+            self.set_shape(line, shape);
             self.counts.add(info, mask.count_ones());
-            self.settle(line, info, info.with(free, class));
+            self.settle(line, info, info.with(free, shape.class()));
         }
         refused
     }

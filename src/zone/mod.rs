@@ -34,6 +34,7 @@ mod pool;
 mod refill;
 mod reporting;
 mod reserve;
+mod shape;
 mod shard;
 mod take;
 mod vacate;
@@ -67,6 +68,7 @@ use holes::Holes;
 use index::Index;
 use info::{Info, MAX_HOLES};
 use line::{Line, PLACES};
+use shape::Shape;
 use shard::{SETS, Shard};
 use watermark::Watermarks;
 
@@ -179,6 +181,8 @@ impl<P: Platform> Zone<P> {
         let giant_infos = bump.slots(giants as usize, |_| {
             AtomicU32::new(Info::ABSENT.present(0).with(0, -1).0)
         })?;
+        let shapes = bump.slots(lines as usize, |_| AtomicU64::new(Shape::NONE.0))?;
+        let giant_shapes = bump.slots(giants as usize, |_| AtomicU64::new(Shape::NONE.0))?;
         let holes = Holes::build(bump, holes_for(lines, spec.ragged))?;
 
         // The lines of shard `i`: whole giants, clipped to the zone.
@@ -207,7 +211,9 @@ impl<P: Platform> Zone<P> {
             let shard = Shard {
                 lines: part(bits, from, to),
                 infos: part(infos, from, to),
+                shapes: part(shapes, from, to),
                 giants: part(giant_bits, giant, giant_end),
+                giant_shapes: part(giant_shapes, giant, giant_end),
                 giant_infos: part(giant_infos, giant, giant_end),
                 index: Index::over(part(words, at as u32, split as u32), to - from),
                 fullness: Fullness::over(

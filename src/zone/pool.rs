@@ -7,7 +7,8 @@
 //! Used by: shard (take, give, update), zone.
 
 use super::info::Info;
-use super::line::{self, PLACES, WHOLE};
+use super::line::{PLACES, WHOLE};
+use super::shape::Shape;
 use super::shard::{CLASSES, SETS, Shard};
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -17,10 +18,9 @@ impl Shard {
     pub(super) fn pool_give(&mut self, line: u32, k: u8) {
         let (giant, place) = self.giant(line);
         let bits = &self.giants[giant as usize];
-        bits.set(place, k);
-        let old = self.giant_info(giant);
-        let class = bits.class_after_free(place, k, old.class());
-        self.giant_update(giant, old, old.free() + (1 << k), class);
+        if let Some(shape) = self.giant_shape(giant).give(bits, place, k) {
+            self.giant_update(giant, shape, 1 << k);
+        }
     }
 
     /// Removes one line from the pool, wherever it is.
@@ -31,11 +31,8 @@ impl Shard {
     fn pool_remove_block(&mut self, line: u32, k: u8) {
         let (giant, place) = self.giant(line);
         let bits = &self.giants[giant as usize];
-        bits.clear(place, k);
-        let old = self.giant_info(giant);
-        let free = old.free().wrapping_sub(1 << k);
-        let class = line::class_at_most(bits, old.class());
-        self.giant_update(giant, old, free, class);
+        let shape = self.giant_shape(giant).take_at(bits, place, k);
+        self.giant_update(giant, shape, -(1 << k));
     }
 
     /// Takes the lines of a block of `order` out of the pool and returns the first; the rest of their state is stale.
@@ -47,10 +44,9 @@ impl Shard {
             return None;
         }
         let giant = self.pool.first(classes.trailing_zeros());
-        let old = self.giant_info(giant);
         let bits = &self.giants[giant as usize];
-        let (place, class) = line::take_best(bits, k, old.class())?;
-        self.giant_update(giant, old, old.free().wrapping_sub(1 << k), class);
+        let (place, shape) = self.giant_shape(giant).take(bits, k)?;
+        self.giant_update(giant, shape, -(1 << k));
         Some(giant * PLACES + place - self.skew)
     }
 
@@ -70,7 +66,16 @@ impl Shard {
     }
 
     #[inline]
-    fn giant_update(&mut self, giant: u32, old: Info, free: u32, class: i8) {
+    pub(super) fn giant_shape(&self, giant: u32) -> Shape {
+        Shape(self.giant_shapes[giant as usize].load(Relaxed))
+    }
+
+    /// Stores the shape of a giant that gained or lost lines, and what follows from it.
+    #[inline]
+    fn giant_update(&mut self, giant: u32, shape: Shape, change: i32) {
+        self.giant_shapes[giant as usize].store(shape.0, Relaxed);
+        let (old, class) = (self.giant_info(giant), shape.class());
+        let free = old.free().wrapping_add_signed(change);
         self.giant_infos[giant as usize].store(old.with(free, class).0, Relaxed);
         if old.class() == class {
             return;
