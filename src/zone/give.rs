@@ -121,6 +121,9 @@ impl Shard {
     /// Neighbours that fall into one word are set together; any order is served, ascending or descending ones fastest.
     pub(super) fn give_many(&mut self, order: u8, base: u32, frames: &[u32]) -> u64 {
         let mut refused = 0;
+        if order == WHOLE {
+            return self.give_whole_lines(base, frames);
+        }
         if order > 5 {
             for &frame in frames {
                 refused += u64::from(self.give(frame.wrapping_sub(base), order).is_err());
@@ -151,6 +154,37 @@ impl Shard {
             self.set_shape(line, shape);
             self.counts.add(info, mask.count_ones());
             self.settle(line, info, info.with(free, shape.class()));
+        }
+        refused
+    }
+}
+
+impl Shard {
+    /// [`give_many`](Self::give_many) of single lines: those that are neighbours join the pool together.
+    fn give_whole_lines(&mut self, base: u32, frames: &[u32]) -> u64 {
+        let mut refused = 0;
+        // Giant, word, and the lines of it that were given but are not in the pool yet.
+        let mut word = (0, 0);
+        let mut mask = 0u64;
+        for &frame in frames {
+            let line = (frame - base) / PLACES;
+            let info = self.info(line);
+            if !info.is_plain() || !info.is_lending() || info.free() != 0 {
+                refused += u64::from(self.give(frame - base, WHOLE).is_err());
+                continue;
+            }
+            let (giant, place) = self.giant(line);
+            let here = (giant, place as usize / 64);
+            if here != word && mask != 0 {
+                self.pool_give_lines(word.0, word.1, mask);
+                mask = 0;
+            }
+            word = here;
+            mask |= 1 << (place % 64);
+            self.set_info(line, info.with(PLACES, WHOLE as i8));
+        }
+        if mask != 0 {
+            self.pool_give_lines(word.0, word.1, mask);
         }
         refused
     }

@@ -111,6 +111,10 @@ pub struct Zone<P: Platform> {
     free: AtomicU64,
     /// How far a shard's free count may move before it is added to `free`.
     drift: AtomicU64,
+    /// CPUs that the shards were made for.
+    home_cpus: u32,
+    /// Shards for each of them, with 32 bits of fraction, rounded up.
+    home_step: u64,
     /// Frames that can be given: changes under `changing`.
     managed: AtomicU64,
     /// Frames that exist, reserved ones included.
@@ -231,7 +235,13 @@ impl<P: Platform> Zone<P> {
             bound += bounds_of(i);
             CachePadded(Cell::new(shard, from * PLACES, to * PLACES))
         })?;
-        let drift = if shards == 1 { 0 } else { DRIFT };
+        let drift = match shards {
+            1 => 0,
+            _ => (spec.span.frames() / u64::from(shards) / DRIFT_PART).max(DRIFT),
+        };
+        // Shards were wanted two per CPU; where there are fewer, CPUs share them evenly.
+        let cpus = u64::from(spec.shards / 2).max(1);
+        let home_step = (u64::from(shards) << 32).div_ceil(cpus);
         Ok(Self {
             spec,
             base: first_line * u64::from(PLACES),
@@ -243,6 +253,8 @@ impl<P: Platform> Zone<P> {
             holes,
             free: AtomicU64::new(0),
             drift: AtomicU64::new(drift),
+            home_cpus: cpus as u32,
+            home_step,
             managed: AtomicU64::new(0),
             present: AtomicU64::new(0),
             faults: AtomicU64::new(0),
@@ -305,8 +317,11 @@ impl<P: Platform> Cell<P> {
     }
 }
 
-/// How much a shard's free count moves before the zone hears of it: a few refills of a pageset.
+/// How much a shard's free count moves before the zone hears of it: at least a few refills of a pageset.
 const DRIFT: u64 = 256;
+
+/// The same as a part of the shard, as its reciprocal: a few large blocks should not each cost an atomic addition.
+const DRIFT_PART: u64 = 256;
 
 /// Records of lines with holes: every memory map has a few, and bad frames stay few.
 fn holes_for(lines: u32, ragged: u32) -> usize {

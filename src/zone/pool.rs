@@ -7,7 +7,8 @@
 //! Used by: shard (take, give, update), zone.
 
 use super::info::Info;
-use super::line::{PLACES, WHOLE};
+use super::line::{Bits, PLACES, WHOLE};
+use super::mobility::Mobility;
 use super::shape::Shape;
 use super::shard::{CLASSES, SETS, Shard};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -48,6 +49,54 @@ impl Shard {
         let (place, shape) = self.giant_shape(giant).take(bits, k)?;
         self.giant_update(giant, shape, -(1 << k));
         Some(giant * PLACES + place - self.skew)
+    }
+
+    /// Takes up to `out.len()` single lines for `kind`, in pieces as large as may be. Numbers of frames count from `base`.
+    pub(super) fn pool_take_lines(&mut self, kind: Mobility, base: u32, out: &mut [u32]) -> usize {
+        let mut done = 0;
+        while done < out.len() {
+            let classes = self.counts.pooled(WHOLE);
+            if classes == 0 {
+                break;
+            }
+            let giant = self.pool.first(classes.trailing_zeros());
+            let bits = &self.giants[giant as usize];
+            let mut shape = self.giant_shape(giant);
+            let before = done;
+            while done < out.len() && shape != Shape::NONE {
+                // As much of a smallest free block as is wanted, so that larger ones stay whole.
+                let k = shape.smallest().min((out.len() - done).ilog2() as u8);
+                let Some((place, left)) = shape.take(bits, k) else {
+                    break;
+                };
+                shape = left;
+                let first = giant * PLACES + place - self.skew;
+                for line in first..first + (1 << k) {
+                    let info = self.info(line).with_kind(kind).with(0, -1);
+                    self.set_info(line, info);
+                    if let Some(slot) = out.get_mut(done) {
+                        *slot = base + line * PLACES;
+                        done += 1;
+                    }
+                }
+            }
+            if done == before {
+                break;
+            }
+            self.giant_update(giant, shape, -((done - before) as i32));
+        }
+        self.counts.free -= done as u64 * u64::from(PLACES);
+        done
+    }
+
+    /// Adds lines to the pool, all in one giant: those of word `i` that `mask` says. Their infos say so already.
+    pub(super) fn pool_give_lines(&mut self, giant: u32, i: usize, mask: u64) {
+        let bits = &self.giants[giant as usize];
+        let word = bits.word(i) | mask;
+        bits.set_word(i, word);
+        let shape = self.giant_shape(giant).with_word(i, word);
+        self.giant_update(giant, shape, mask.count_ones() as i32);
+        self.counts.free += u64::from(mask.count_ones() * PLACES);
     }
 
     /// Takes a block of order `k` lines that is in the pool.

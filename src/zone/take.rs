@@ -119,23 +119,26 @@ impl Shard {
         let mut done = 0;
         while done < out.len() {
             let rest = &mut out[done..];
-            let taken = if order > 6 || !kind.is_mergeable() {
-                match self.take(order, kind) {
-                    Some(frame) => {
-                        rest[0] = base + frame;
-                        1
+            let taken =
+                if order == WHOLE && kind.is_mergeable() && self.counts.classes(kind, order) == 0 {
+                    self.pool_take_lines(kind, base, rest)
+                } else if order > 6 || !kind.is_mergeable() {
+                    match self.take(order, kind) {
+                        Some(frame) => {
+                            rest[0] = base + frame;
+                            1
+                        }
+                        None => 0,
                     }
-                    None => 0,
-                }
-            } else if let Some(line) = self.choose(order, kind) {
-                self.take_run(line, order, base, rest)
-            } else if let Some(line) = self.pool_take(WHOLE) {
-                let info = self.info(line).with_kind(kind);
-                self.set_info(line, info);
-                self.take_run(line, order, base, rest)
-            } else {
-                0
-            };
+                } else if let Some(line) = self.choose(order, kind) {
+                    self.take_run(line, order, base, rest)
+                } else if let Some(line) = self.pool_take(WHOLE) {
+                    let info = self.info(line).with_kind(kind);
+                    self.set_info(line, info);
+                    self.take_run(line, order, base, rest)
+                } else {
+                    0
+                };
             if taken == 0 {
                 break;
             }
