@@ -73,8 +73,11 @@ pub mod report;
 pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
-pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
-pub use boot::{BootMap, MapError, Memory, Storage};
+pub use alloc::{
+    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, InitError, Moved,
+    OnlineError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Reported, Request,
+};
+pub use boot::{BootMap, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
@@ -86,11 +89,11 @@ pub use mm::{
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{
-    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Oom, Reclaimed, Release, Stop,
+    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Reclaimed, Release, Stop,
     Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
-pub use zone::Mobility;
+pub use zone::{MarkError, Mobility, WasBad};
 
 #[cfg(test)]
 extern crate self as framekeeper;
@@ -106,6 +109,10 @@ mod stepper;
 #[cfg(all(test, loom))]
 #[path = "../tests/common/loom_host.rs"]
 mod loom_host;
+
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_machine.rs"]
+mod loom_machine;
 
 /// README's examples are compiled and run with the rest of the documentation.
 #[cfg(doctest)]

@@ -104,6 +104,8 @@ impl Shard {
                 self.put(line, place);
             }
         }
+        let block = super::online::mask(place, place + (1 << order));
+        self.holes.drop_awaited(hole, &block);
         Ok(())
     }
 
