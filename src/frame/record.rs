@@ -49,6 +49,8 @@ bitflags! {
         const UNEVICTABLE = 1 << 4;
         /// Was active before it was deactivated.
         const WORKINGSET = 1 << 5;
+        /// Wanted once: its uses do not count.
+        const DROP_BEHIND = 1 << 6;
         /// Given to the LRU: in an add batch, linked, or isolated. Set once in a folio's life.
         const MEMBER = 1 << 7;
         /// Anonymous, but its contents may be thrown away: listed with the files.
