@@ -18,6 +18,8 @@ use crate::sync::Refused;
 const ROUNDS: u32 = 16;
 /// Frames that a round frees at least, if it can (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;
+/// A group at its limit gives up a 128th of it at most for one charge: all that is freed beyond need stands empty.
+const SHARE_SHIFT: u32 = 7;
 /// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
 const FIRST_PRIORITY: u32 = 12;
 
@@ -241,7 +243,9 @@ impl<'m, P: Evict> Pages<'m, P> {
             let Some(full) = mm.memcgs().id_of(full) else {
                 continue; // it ends, and with it its limit
             };
-            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()), ANY_ZONE);
+            let cluster = mm.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
+            let target = cluster.min(CLUSTER).max(pages.order().frames());
+            let reclaimed = mm.reclaim_subtree(full, target, ANY_ZONE);
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),

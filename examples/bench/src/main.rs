@@ -2,11 +2,13 @@
 //!
 //!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
+//!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru|gen] [--json FILE]
 
 mod clock;
 mod instructions;
 mod machine;
 mod peers;
+mod replay;
 mod report;
 mod subject;
 mod turnover;
@@ -35,10 +37,14 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Some("replay") => replay::run(&args[1..]),
         Some("instructions") => instructions::run(flag("--check")),
         Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
         _ => {
-            eprintln!("alloc [--quick] [--only WORKLOAD] [--json FILE] | instructions [--check]");
+            eprintln!(
+                "alloc [--quick] [--only WORKLOAD] [--json FILE] | instructions [--check] | {}",
+                replay::USAGE
+            );
             ExitCode::FAILURE
         }
     }
