@@ -73,7 +73,9 @@ pub mod report;
 pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
-pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
+pub use alloc::{
+    AllocError, Config, InitError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Request,
+};
 pub use boot::{BootMap, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
@@ -86,7 +88,7 @@ pub use mm::{
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{
-    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Oom, Reclaimed, Release, Stop,
+    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Reclaimed, Release, Stop,
     Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};

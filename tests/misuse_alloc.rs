@@ -5,11 +5,12 @@ mod host;
 #[path = "common/machine.rs"]
 mod machine;
 
-use framekeeper::alloc::MAX_CPUS;
+use framekeeper::alloc::{Cause, Contradiction, MAX_CPUS, Shortage};
 use framekeeper::boot::{BootMap, MapError, Memory, MemoryError};
+use framekeeper::zone::Level;
 use framekeeper::{
     AllocError, Config, InitError, Mobility, NodeId, Order, PageAllocator, Pfn, PhysAddr, RawError,
-    Request, ZoneKind,
+    Reclaim, Request, ZoneKind,
 };
 use host::{Host, run_as, storage};
 use machine::{allocator, memory, one_region};
@@ -343,34 +344,108 @@ fn contradictory_requests_are_errors() {
     // misuse 19
     let allocator = allocator(one_region(1 << 20, 1 << 10), &config()).unwrap();
     let contradictions = [
-        ONE.zone(ZoneKind::Movable),
-        ONE.mobility(Mobility::Reclaimable).zone(ZoneKind::Movable),
-        ONE.mobility(Mobility::Isolate),
-        ONE.mobility(Mobility::Cma),
-        ONE.mobility(Mobility::HighAtomic),
+        (ONE.zone(ZoneKind::Movable), Contradiction::Pinned),
+        (
+            ONE.mobility(Mobility::Reclaimable).zone(ZoneKind::Movable),
+            Contradiction::Pinned,
+        ),
+        (
+            ONE.mobility(Mobility::Isolate),
+            Contradiction::Mobility(Mobility::Isolate),
+        ),
+        (
+            ONE.mobility(Mobility::Cma),
+            Contradiction::Mobility(Mobility::Cma),
+        ),
+        (
+            ONE.mobility(Mobility::HighAtomic),
+            Contradiction::Mobility(Mobility::HighAtomic),
+        ),
+        (
+            ONE.zone(ZoneKind::Dma).zone(ZoneKind::Dma32),
+            Contradiction::TwoZones,
+        ),
+        (
+            ONE.no_fail().reclaim(Reclaim::Background),
+            Contradiction::NoFail,
+        ),
+        (ONE.atomic().no_fail(), Contradiction::NoFail),
     ];
-    for request in contradictions {
+    for (request, contradiction) in contradictions {
         assert_eq!(
             allocator.try_alloc(request).err(),
-            Some(AllocError::Contradiction)
+            Some(AllocError::Contradiction(contradiction))
         );
+    }
+    // What is said twice, or taken back, contradicts nothing.
+    for request in [
+        ONE.zone(ZoneKind::Dma32).zone(ZoneKind::Dma32),
+        ONE.no_fail()
+            .reclaim(Reclaim::None)
+            .reclaim(Reclaim::Direct),
+        ONE.atomic().no_fail().no_retry(),
+        ONE.mobility(Mobility::Cma).mobility(Mobility::Movable),
+    ] {
+        assert!(!matches!(
+            allocator.try_alloc(request).err(),
+            Some(AllocError::Contradiction(_))
+        ));
     }
     assert_eq!(allocator.free_frames(), 1 << 10);
 }
 
+/// misuse 20: with memory out and nobody to reclaim, the error names zone, watermark, free frames and minimum.
 #[test]
-fn a_request_with_memory_out_names_the_zone() {
-    // misuse 20
-    let allocator = allocator(one_region(1 << 20, 100), &config()).unwrap();
+fn a_request_with_memory_out_names_the_zone_and_the_watermark() {
+    let allocator = allocator(one_region(1 << 20, 1000), &config()).unwrap();
     let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
-    assert_eq!(all.len(), 100);
+    // 4000 KiB: the root of 64000, in frames.
+    let min = 63;
+    assert_eq!(all.len(), 1000 - 63);
+    let shortage = Shortage {
+        node: NodeId(0),
+        zone: ZoneKind::Normal,
+        order: Order::ZERO,
+        free: min,
+        min,
+        cause: Cause::Watermark {
+            level: Level::Min,
+            kept: min,
+        },
+    };
+    let error = allocator.try_alloc(ONE).unwrap_err();
+    assert_eq!(error, AllocError::OutOfMemory(shortage));
     assert_eq!(
-        allocator.try_alloc(ONE).err(),
-        Some(AllocError::OutOfMemory {
-            node: NodeId(0),
-            zone: ZoneKind::Normal
-        })
+        error.to_string(),
+        "node 0 zone Normal, and those after it: 63 frames free, minimum 63; a block of order 0 must leave more than 63 (Min): free memory, reclaim, or ask more urgently"
     );
+    assert_eq!(allocator.free_frames(), min);
+    // Each kind of urgency goes on to its own part of the minimum, allocator.md 2.6.
+    let mut urgent = Vec::new();
+    for (request, left) in [
+        (ONE.urgent(), 32),
+        (ONE.atomic(), 24),
+        (ONE.ignore_watermarks().keep_reserves(), 24),
+        (ONE.ignore_watermarks(), 0),
+    ] {
+        urgent.extend(std::iter::from_fn(|| allocator.try_alloc(request).ok()));
+        assert_eq!(allocator.free_frames(), left);
+    }
+    let empty = AllocError::OutOfMemory(Shortage {
+        free: 0,
+        cause: Cause::Watermark {
+            level: Level::Min,
+            kept: 0,
+        },
+        ..shortage
+    });
+    assert_eq!(
+        allocator.try_alloc(ONE.ignore_watermarks()).err(),
+        Some(empty)
+    );
+    drop((all, urgent));
+    assert_eq!(allocator.free_frames(), 1000);
+    allocator.check().unwrap();
 }
 
 #[test]
@@ -396,14 +471,19 @@ fn a_cpu_without_caches_is_served_by_the_zone() {
 fn a_contradictory_request_is_an_error_even_when_a_frame_is_parked() {
     let allocator = allocator(one_region(1 << 20, 2048), &Config::default()).unwrap();
     drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());
-    let contradictory = Request::new(Order::ZERO).zone(ZoneKind::Movable);
-    let error = allocator.try_alloc(contradictory).unwrap_err();
-    assert_eq!(error, AllocError::Contradiction);
-    // Named zones that do not contradict the kind still come from the pageset.
-    let fine = Request::new(Order::ZERO)
-        .zone(ZoneKind::Movable)
-        .zone(ZoneKind::Normal);
-    assert!(allocator.try_alloc(fine).is_ok());
+    for (contradictory, what) in [
+        (ONE.zone(ZoneKind::Movable), Contradiction::Pinned),
+        (
+            ONE.zone(ZoneKind::Movable).zone(ZoneKind::Normal),
+            Contradiction::TwoZones,
+        ),
+        (ONE.reclaim(Reclaim::None).no_fail(), Contradiction::NoFail),
+    ] {
+        let error = allocator.try_alloc(contradictory).unwrap_err();
+        assert_eq!(error, AllocError::Contradiction(what));
+    }
+    // A named zone that does not contradict the kind still comes from the pageset.
+    assert!(allocator.try_alloc(ONE.zone(ZoneKind::Normal)).is_ok());
 }
 
 /// misuse 14: an order that the machine cannot hold is no shortage, which reclaim would try to mend.

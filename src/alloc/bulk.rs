@@ -7,6 +7,7 @@ use core::iter::Peekable;
 
 use arrayvec::ArrayVec;
 
+use super::attempt::Attempt;
 use super::place::{Place, Sort};
 use super::{Contents, PageAllocator, Pages, Request};
 use crate::addr::{CpuId, Order};
@@ -62,9 +63,11 @@ impl<P: Platform> PageAllocator<P> {
         let home = entry.zone.home_shard(cpu);
         let mut filled = 0;
         while filled < CHUNK_FRAMES && slots.peek().is_some() {
-            let frame = cache
-                .pop(list)
-                .or_else(|| cache.refill(list, order, &entry.zone, home, entry.pressure(), &off));
+            let frame = cache.pop(list).or_else(|| {
+                let spare = self.spare(entry, request, Attempt::first(request))?;
+                let (pressure, most) = (entry.pressure(), spare >> order.get());
+                cache.refill(list, order, &entry.zone, home, pressure, most, &off)
+            });
             let (Some(frame), Some(slot)) = (frame, slots.next()) else {
                 break;
             };

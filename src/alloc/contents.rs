@@ -72,11 +72,26 @@ impl<P: Platform> PageAllocator<P> {
         }
     }
 
-    /// [`try_alloc`](Self::try_alloc) where contents matter.
+    /// What `find` finds, made what the request wants its contents to be.
+    pub(super) fn prepared<'a>(
+        &self,
+        request: Request,
+        find: impl Fn() -> Result<Pages<'a, P>, AllocError>,
+    ) -> Result<Pages<'a, P>, AllocError> {
+        if self.config.contents != Contents::Keep || request.is_zeroed() {
+            return self.checked(request, find);
+        }
+        find()
+    }
+
     #[cold]
-    pub(super) fn alloc_checked(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
+    fn checked<'a>(
+        &self,
+        request: Request,
+        find: impl Fn() -> Result<Pages<'a, P>, AllocError>,
+    ) -> Result<Pages<'a, P>, AllocError> {
         for _ in 0..TRIES {
-            let pages = self.alloc_refilling(request)?;
+            let pages = find()?;
             let frames = pages.frames();
             if self.config.contents == Contents::Poison
                 && let Some((pfn, offset, found)) = find_other::<P>(frames, POISON)

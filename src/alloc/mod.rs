@@ -5,7 +5,9 @@
 //! [`check`](PageAllocator::check) recounts it.
 //! Lock ranks: Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
 
+mod attempt;
 mod bad;
+mod balance;
 mod bulk;
 mod check;
 mod codes;
@@ -13,11 +15,14 @@ mod compact;
 mod config;
 mod contents;
 mod contig;
+mod error;
 mod fast;
 mod pages;
 mod place;
 mod raw;
+mod relief;
 mod request;
+mod slow;
 
 use core::fmt;
 
@@ -26,17 +31,21 @@ use crate::boot::{BootMap, Bump, Memory};
 use crate::node::{Nodes, Shape};
 use crate::pageset::{Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::zone::{Mobility, Zone};
 
+pub use balance::Boosts;
 pub use check::{CheckError, PagesetCounts, ZoneCounts};
 use codes::Codes;
 pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
 pub use contents::{Contents, Damage, POISON};
 pub use contig::{Contig, ContigError, Moved};
+pub use error::{AllocError, Cause, Contradiction, Shortage};
 pub use pages::Pages;
-pub use request::{AllocError, Request};
+pub use relief::{Caller, Compaction, Need, Oom, Progress, Relief};
+pub use request::{Reclaim, Request};
+pub use slow::{OOM_CALLS, RETRIES, ROUNDS};
 
 /// Hands out the frames of one machine, or of one guest.
 pub struct PageAllocator<P: Platform> {
@@ -51,6 +60,8 @@ pub struct PageAllocator<P: Platform> {
     leaked: AtomicU64,
     /// Frames of the map that no zone could record.
     refused: AtomicU64,
+    /// Whether an out-of-memory hook runs for a request.
+    oom: AtomicBool,
     /// Bytes of metadata, for reports.
     metadata: usize,
 }
@@ -125,6 +136,7 @@ impl<P: Platform> PageAllocator<P> {
             damage: AtomicU64::new(0),
             leaked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            oom: AtomicBool::new(false),
             metadata: bump.used() - start,
         })
     }

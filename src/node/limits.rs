@@ -78,6 +78,25 @@ impl<P: Platform> NodeZone<P> {
         }
     }
 
+    /// Notes that the zone fell below its high watermark, unless more is known.
+    pub(crate) fn fell_below_high(&self) {
+        // Relaxed: a lone word. An exchange, so that it never undoes what the background says.
+        let (from, to) = (Pressure::None as u8, Pressure::BelowHigh as u8);
+        let _ = self
+            .marks
+            .pressure
+            .compare_exchange(from, to, Relaxed, Relaxed);
+    }
+
+    /// Undoes [`fell_below_high`](Self::fell_below_high).
+    pub(crate) fn rose_above_high(&self) {
+        let (from, to) = (Pressure::BelowHigh as u8, Pressure::None as u8);
+        let _ = self
+            .marks
+            .pressure
+            .compare_exchange(from, to, Relaxed, Relaxed);
+    }
+
     /// Tells pagesets how the zone stands.
     pub(crate) fn set_pressure(&self, pressure: Pressure) {
         self.marks.pressure.store(pressure as u8, Relaxed);
@@ -105,8 +124,9 @@ impl<P: Platform> Nodes<P> {
             zones.map(|zone| zone.zone.managed()).sum()
         };
         let min_free_kib = tuning.min_free_kib.unwrap_or_else(|| {
-            let low_memory = managed(&|kind| kind <= ZoneKind::Normal);
-            formulas::min_free_kib(tuning.edition, kib(low_memory))
+            let low_memory = kib(managed(&|kind| kind <= ZoneKind::Normal));
+            // Below 1 MiB, where Linux does not run, its least would be all there is: an eighth goes on from there.
+            formulas::min_free_kib(tuning.edition, low_memory).min(low_memory / 8)
         });
         Share {
             kind: zone.kind,

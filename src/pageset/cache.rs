@@ -123,7 +123,9 @@ impl Cache {
         true
     }
 
-    /// [`pop`](Self::pop) with the work: moves on to the next chunk, or blocks from the zone to the list first.
+    /// [`pop`](Self::pop) with the work: moves on to the next chunk, or blocks from the zone to the list first, at most
+    /// `most` of them.
+    #[expect(clippy::too_many_arguments, reason = "what a refill depends on")]
     pub(crate) fn refill<P: Platform>(
         &mut self,
         list: ListId,
@@ -131,12 +133,13 @@ impl Cache {
         zone: &Zone<P>,
         home: u32,
         pressure: Pressure,
+        most: u64,
         off: &IrqOff<P>,
     ) -> Option<u32> {
         let index = list.index();
         let frame = self.chunks.pop_below(index).or_else(|| {
             let mobility = list.mobility()?;
-            let wanted = self.refill_blocks(order, pressure);
+            let wanted = u64::from(self.refill_blocks(order, pressure)).min(most);
             let mut refill = self.chunks.refill(index, wanted as usize);
             zone.take_into(order, mobility, home, &mut refill, off);
             let taken = refill.finish() as i32;

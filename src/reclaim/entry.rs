@@ -5,10 +5,10 @@
 //! makes a bounded number of rounds. A thread inside its own reclaim is refused, with an error.
 //! Lock ranks: `MemcgTree` for each step of the walk. Used by: kernels.
 
-use super::evict::{Evict, Oom};
+use super::evict::Evict;
 use super::scan::Progress;
-use crate::addr::{Order, ZoneKind};
-use crate::alloc::{AllocError, Pages, Request};
+use crate::addr::ZoneKind;
+use crate::alloc::{AllocError, Oom, Pages, Request};
 use crate::memcg::{self, Event, Force, MemcgId, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
@@ -55,54 +55,20 @@ pub struct Reclaimed {
 
 impl Reclaimed {
     /// Whether anything was freed. Objects may or may not have freed frames with them: worth another try.
-    fn any(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.freed > 0 || self.objects > 0
     }
 }
 
 impl<P: Evict> Mm<P> {
-    /// Allocates frames, reclaiming others if none are free. May call every hook of [`Evict`].
+    /// Allocates frames, reclaiming others if too few are free, as far as the request allows. May call every hook of
+    /// [`Evict`]; a request that may not reclaim directly calls [`Evict::wake_background`] at most.
     ///
     /// # Errors
     /// [`AllocError`] if memory is short and nothing more could be reclaimed.
+    #[inline(always)]
     pub fn alloc(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
-        let mut rounds = 0;
-        loop {
-            let (error, node) = match self.try_alloc(request) {
-                Ok(pages) => return Ok(pages),
-                Err(error @ AllocError::OutOfMemory { node, .. }) => (error, node),
-                Err(error) => return Err(error),
-            };
-            P::wake_background(node);
-            let order = request.order();
-            if order > Order::ZERO
-                && P::compact(self, node, order)
-                && let Ok(pages) = self.try_alloc(request)
-            {
-                return Ok(pages);
-            }
-            if rounds == ROUNDS {
-                return Err(error);
-            }
-            rounds += 1;
-            let target = CLUSTER.max(request.order().frames());
-            let reclaimed = self.reclaim_subtree(MemcgId::ROOT, target, request.highest());
-            match reclaimed.stop {
-                Stop::Nested => return Err(error),
-                Stop::Crowded => P::relax(),
-                // Frames that were freed wait in pagesets, not only in this CPU's.
-                Stop::Enough | Stop::Exhausted if reclaimed.any() => self.allocator().drain_all(),
-                Stop::Enough | Stop::Exhausted => {
-                    self.allocator().drain_all();
-                    if let Ok(pages) = self.try_alloc(request) {
-                        return Ok(pages);
-                    }
-                    if P::oom(None) == Oom::Fail {
-                        return Err(error);
-                    }
-                }
-            }
-        }
+        self.allocator().alloc_with(request, self)
     }
 
     /// Frees up to `target` frames, from every group.
@@ -136,7 +102,12 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Scans a subtree at rising priority until `target` frames of zones up to `highest` are free.
-    fn reclaim_subtree(&self, root: MemcgId, target: u64, highest: ZoneKind) -> Reclaimed {
+    pub(super) fn reclaim_subtree(
+        &self,
+        root: MemcgId,
+        target: u64,
+        highest: ZoneKind,
+    ) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,

@@ -11,10 +11,11 @@ mod entry;
 mod evict;
 mod objects;
 mod refault;
+mod relief;
 mod scan;
 mod verdict;
 
 pub use compact::{CompactStop, Compacted, Copied, Migrate, Moving};
 pub use entry::{Reclaimed, Stop};
-pub use evict::{Evict, Evicted, Oom, Release, Unmap, WriteOut};
+pub use evict::{Evict, Evicted, Release, Unmap, WriteOut};
 pub use objects::ShrinkError;

@@ -32,17 +32,20 @@ impl Claims {
         Self { slots }
     }
 
-    /// Claims a slot under `name`, which must be the calling thread's own: nobody else adds or removes it.
-    pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, Refused> {
+    /// Whether the calling thread, whose own name it must be, holds a claim.
+    pub(crate) fn holds(&self, name: u64) -> bool {
         let mark = name.saturating_add(1);
         // Only this thread writes its own mark, so it sees its own latest store without any ordering.
-        if self
-            .slots
-            .iter()
-            .any(|slot| slot.load(Ordering::Relaxed) == mark)
-        {
+        let mut slots = self.slots.iter();
+        slots.any(|slot| slot.load(Ordering::Relaxed) == mark)
+    }
+
+    /// Claims a slot under `name`, which must be the calling thread's own: nobody else adds or removes it.
+    pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, Refused> {
+        if self.holds(name) {
             return Err(Refused::Nested);
         }
+        let mark = name.saturating_add(1);
         let free = |slot: &&AtomicU64| {
             slot.compare_exchange(0, mark, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()

@@ -233,7 +233,7 @@ fn frames_kept_for_urgent_requests_do_not_count_for_others() {
     };
     zone.set_levels(levels).unwrap();
     for access in [Access::empty(), Access::CMA] {
-        assert!(!zone.suffices_for_one(Level::Min, 0, access));
+        assert_eq!(zone.spare(Order::ZERO, Level::Min, 0, access), None);
         assert!(
             !zone.suffices(Order::ZERO, 5, 0, access, 10),
             "10 free, 512 kept"
@@ -241,7 +241,10 @@ fn frames_kept_for_urgent_requests_do_not_count_for_others() {
         assert!(!zone.suffices(order(3), 5, 0, access, 512));
     }
     assert!(zone.suffices(order(3), 5, 0, Access::HIGHATOMIC, 512));
-    assert!(zone.suffices_for_one(Level::Min, 0, Access::NON_BLOCK));
+    assert_eq!(
+        zone.spare(Order::ZERO, Level::Min, 0, Access::NON_BLOCK),
+        Some(507)
+    );
 }
 
 #[test]
