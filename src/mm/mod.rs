@@ -69,6 +69,8 @@ pub struct Mm<P: Platform> {
     pub(crate) reclaimers: Claims,
     /// Where compaction is, by zone; see reclaim.
     pub(crate) scanners: &'static [Scanners],
+    /// As configured.
+    swappiness: u8,
 }
 
 impl<P: Platform> Mm<P> {
@@ -121,6 +123,10 @@ impl<P: Platform> Mm<P> {
             shrinkers: &self.shrinkers,
             lists: &self.list_lrus,
         }
+    }
+
+    pub(crate) fn swappiness(&self) -> u64 {
+        self.swappiness.into()
     }
 
     #[inline]

@@ -6,6 +6,7 @@
 //! bounded: by priorities, by list lengths, by retries.
 //! Lock ranks: takes `LruBatch`, `LruVec`, `MemcgTree` in turn, none while a hook runs. Used by: kernels.
 
+mod balance;
 mod compact;
 mod entry;
 mod evict;
@@ -14,6 +15,7 @@ mod refault;
 mod relief;
 mod scan;
 mod verdict;
+mod walk;
 
 pub use compact::{CompactStop, Compacted, Copied, Migrate, Moving};
 pub use entry::{Reclaimed, Stop};
