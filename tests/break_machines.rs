@@ -54,7 +54,9 @@ fn empty_and_fill<const S: u32>(mm: &Mm<Paged<S>>, frames: u64) {
     assert_eq!(mm.allocator().managed_frames(), frames);
     let mut seen = BTreeSet::new();
     let mut folios = Vec::new();
-    let movable = Request::new(Order::ZERO).mobility(Mobility::Movable);
+    let movable = Request::new(Order::ZERO)
+        .mobility(Mobility::Movable)
+        .ignore_watermarks();
     while let Ok(pages) = mm.try_alloc(movable) {
         assert!(seen.insert(pages.pfn()));
         let folio = pages.try_charge_to(mm, group).map_err(|e| e.0).unwrap();

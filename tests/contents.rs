@@ -101,8 +101,12 @@ fn metadata_comes_from_the_top_of_the_memory_when_no_storage_is_given() {
     let allocator = arena(0, Contents::Keep).unwrap();
     let frames = allocator.free_frames();
     assert!(frames < FRAMES && frames > FRAMES - 64);
-    let all: Vec<_> =
-        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| {
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .ok()
+    })
+    .collect();
     assert_eq!(all.len() as u64, frames);
     assert!(
         all.iter()

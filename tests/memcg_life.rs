@@ -28,7 +28,9 @@ fn large(frames: u64, config: &MmConfig, storage: usize) -> Mm<Host> {
 
 /// A page that stays charged, by the reference that its mapping holds.
 fn touch(mm: &Mm<Host>, memcg: MemcgId) -> Pfn {
-    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+    let pages = mm
+        .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+        .unwrap();
     let folio = pages.try_charge_to(mm, memcg).unwrap();
     folio.add_to_lru(Backing::File).unwrap();
     kernel::map(folio)

@@ -47,7 +47,8 @@ fn frame_zero_is_never_handed_out() {
     // misuse 6
     let allocator = allocator(one_region(0, 64), &config()).unwrap();
     assert_eq!(allocator.free_frames(), 63);
-    let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
+    let all: Vec<_> =
+        std::iter::from_fn(|| allocator.try_alloc(ONE.ignore_watermarks()).ok()).collect();
     assert_eq!(all.len(), 63);
     assert!(all.iter().all(|pages| pages.pfn() != Pfn(0)));
 }
@@ -264,7 +265,8 @@ fn a_second_raw_free_is_an_error_wherever_the_frame_is_by_then() {
     // misuse 16: on a pageset, in a shard, inside a bigger free block
     let allocator = allocator(one_region(1 << 20, 1 << 12), &config()).unwrap();
     for order in (0..=12).filter_map(Order::new) {
-        let pfn = allocator.try_alloc(Request::new(order)).unwrap().into_raw();
+        let request = Request::new(order).ignore_watermarks();
+        let pfn = allocator.try_alloc(request).unwrap().into_raw();
         assert_eq!(allocator.free_frames(), (1 << 12) - order.frames());
         drop(allocator.try_from_raw(pfn, order).unwrap());
         let again = |when: &str| {
@@ -589,9 +591,17 @@ fn a_bulk_request_fills_the_empty_slots_and_counts_the_full_ones() {
     // Full: nothing is allocated.
     assert_eq!(allocator.try_alloc_bulk(ONE, &mut slots), 500);
     assert_eq!(allocator.free_frames(), free - 500);
-    // More than there is: as many as there are.
+    // More than there is: as many as there are, or as the watermark leaves.
     let mut all: Vec<_> = (0..free as usize).map(|_| None).collect();
-    assert_eq!(allocator.try_alloc_bulk(ONE, &mut all), free as usize - 500);
+    let down_to_the_minimum = allocator.try_alloc_bulk(ONE, &mut all);
+    let zone = allocator.zones().next().unwrap();
+    let left = allocator.free_frames();
+    assert_eq!(down_to_the_minimum as u64, free - 500 - left);
+    assert!(left.abs_diff(zone.levels().min) < 64, "{left} frames");
+    assert_eq!(
+        allocator.try_alloc_bulk(ONE.ignore_watermarks(), &mut all),
+        free as usize - 500
+    );
     assert_eq!(allocator.free_frames(), 0);
     let mut pfns: Vec<_> = all
         .iter()

@@ -73,7 +73,7 @@ fn random_walk(map: BootMap, config: &Config, max_order: u64, steps: u32, seed: 
             0..4 => {
                 let order = Order::new(random.below(max_order + 1) as u8).unwrap();
                 let kind = KINDS[random.below(3) as usize];
-                match allocator.try_alloc(Request::new(order).mobility(kind)) {
+                match allocator.try_alloc(Request::new(order).mobility(kind).ignore_watermarks()) {
                     Ok(pages) => {
                         assert_eq!(pages.order(), order);
                         model.take(pages.pfn(), order);
@@ -173,13 +173,21 @@ fn random_blocks_of_a_ragged_machine_of_two_nodes_come_back() {
 fn four_thousand_scattered_frames_serve_four_thousand_requests() {
     // A refill must not demand contiguous frames.
     let allocator = allocator(one_region(1 << 20, 8192), &Config::default()).unwrap();
-    let all: Vec<_> =
-        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| {
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .ok()
+    })
+    .collect();
     assert_eq!(all.len(), 8192);
     let (kept, freed): (Vec<_>, Vec<_>) = all.into_iter().partition(|pages| pages.pfn().0 % 2 == 0);
     drop(freed);
-    let again: Vec<_> =
-        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    let again: Vec<_> = std::iter::from_fn(|| {
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .ok()
+    })
+    .collect();
     assert_eq!(again.len(), 4096);
     drop((kept, again));
     assert_eq!(allocator.free_frames(), 8192);
@@ -192,10 +200,16 @@ fn frames_parked_by_another_cpu_are_found_before_a_request_fails() {
     let config = automatic(2);
     let allocator = allocator(one_region(1 << 20, 512), &config).unwrap();
     run_as(1);
-    drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());
+    drop(
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .unwrap(),
+    );
     assert!(allocator.parked_frames() > 0);
     run_as(0);
-    let whole = allocator.try_alloc(Request::new(Order::PAGEBLOCK)).unwrap();
+    let whole = allocator
+        .try_alloc(Request::new(Order::PAGEBLOCK).ignore_watermarks())
+        .unwrap();
     assert_eq!(whole.order().frames(), 512);
     assert_eq!(allocator.free_frames(), 0);
 }
@@ -218,7 +232,7 @@ fn requests_go_to_the_zones_and_nodes_that_they_name() {
             allocator.zone_of(pages.pfn()).unwrap(),
         )
     };
-    let one = Request::new(Order::ZERO);
+    let one = Request::new(Order::ZERO).ignore_watermarks();
     run_as(0);
     assert_eq!(zone_of(one), (0, ZoneKind::Normal));
     assert_eq!(zone_of(one.zone(ZoneKind::Dma32)), (0, ZoneKind::Dma32));

@@ -15,7 +15,9 @@ use framekeeper::{
 use host::{Host, locks_held};
 use machine::{allocator, one_region};
 
-const ONE: Request = Request::new(Order::ZERO).mobility(Mobility::Movable);
+const ONE: Request = Request::new(Order::ZERO)
+    .mobility(Mobility::Movable)
+    .ignore_watermarks();
 /// First frame of the machines here: 4 GiB, so that all memory is one zone.
 const FIRST: u64 = 1 << 20;
 

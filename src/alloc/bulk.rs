@@ -68,7 +68,8 @@ impl<P: Platform> PageAllocator<P> {
                 let (pressure, most) = (entry.pressure(), spare >> order.get());
                 cache.refill(list, order, &entry.zone, home, pressure, most, &off)
             });
-            let (Some(frame), Some(slot)) = (frame, slots.next()) else {
+            // In this order: a slot that was taken from the iterator must be filled.
+            let Some((frame, slot)) = frame.and_then(|frame| Some((frame, slots.next()?))) else {
                 break;
             };
             *slot = Some(Pages {

@@ -63,13 +63,13 @@ pub fn run_as(cpu: u32) {
     unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
 }
 
-/// A request for each order, as a kernel would keep the few that it makes.
+/// A request for each order, as a kernel would keep the few that it makes. They take the last frame, as the peers do.
 static REQUESTS: [Request; Order::COUNT] = {
-    let mut requests = [Request::new(Order::ZERO); Order::COUNT];
+    let mut requests = [Request::new(Order::ZERO).ignore_watermarks(); Order::COUNT];
     let mut n = 0;
     while n < Order::COUNT {
         if let Some(order) = Order::new(n as u8) {
-            requests[n] = Request::new(order);
+            requests[n] = Request::new(order).ignore_watermarks();
         }
         n += 1;
     }
