@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use super::{Mm, Scanners};
+use super::{Effort, Mm, Scanners};
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
@@ -124,6 +124,7 @@ impl<P: Platform> Mm<P> {
             reown_from: AtomicU32::new(0),
             reclaimers,
             scanners,
+            efforts: bump.slots(nodes as usize, |_| Effort::new())?,
             swappiness: config.swappiness,
         })
     }

@@ -7,7 +7,7 @@
 
 use super::evict::Evict;
 use super::scan::Progress;
-use crate::addr::ZoneKind;
+use crate::addr::{NodeId, ZoneKind};
 use crate::alloc::{AllocError, Oom, Pages, Request};
 use crate::memcg::{self, Event, Force, MemcgId};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
@@ -73,6 +73,13 @@ impl<P: Evict> Mm<P> {
         self.reclaim_subtree(MemcgId::ROOT, target, ANY_ZONE)
     }
 
+    /// Frees up to `target` frames of one node, from every group.
+    pub fn reclaim_node(&self, node: NodeId, target: u64) -> Reclaimed {
+        let mut progress = Progress::new(MemcgId::ROOT, ANY_ZONE, target);
+        progress.node = Some(node.0.into());
+        self.reclaim_with(progress)
+    }
+
     /// Frees up to `target` frames that are charged to a group or below it.
     ///
     /// # Errors
@@ -105,6 +112,10 @@ impl<P: Evict> Mm<P> {
         target: u64,
         highest: ZoneKind,
     ) -> Reclaimed {
+        self.reclaim_with(Progress::new(root, highest, target))
+    }
+
+    fn reclaim_with(&self, mut progress: Progress) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
@@ -118,8 +129,10 @@ impl<P: Evict> Mm<P> {
         };
         // What waits in this CPU's batches is on no list yet.
         self.drain_lru_cpu(P::cpu());
-        let mut progress = Progress::new(root, highest, target);
         self.scan_subtree(&mut progress);
+        if progress.freed > 0 {
+            self.renew_efforts();
+        }
         let stop = if progress.left() == 0 {
             Stop::Enough
         } else {

@@ -13,7 +13,7 @@ use super::verdict::{Look, Tally, Verdict, judge};
 use super::walk::{FIRST_PRIORITY, Pass};
 use crate::addr::ZoneKind;
 use crate::frame::{Flags, FrameNo};
-use crate::lru::{Backing, Costs, ListKind, SCAN, Scanned};
+use crate::lru::{Backing, Costs, ListKind, SCAN, Scanned, Swap};
 use crate::memcg::{LruVecIndex, MemcgId};
 use crate::mm::{Isolated, Mm};
 use crate::platform::IrqOff;
@@ -50,6 +50,10 @@ pub(super) struct Progress {
     pub(super) objects: u64,
     /// The node whose frames are of use, if only one's are.
     pub(super) node: Option<u32>,
+    /// Whether the walk is shared with nobody.
+    pub(super) alone: bool,
+    /// Whether anonymous folios are left alone.
+    pub(super) spares_anon: bool,
     /// How much of each list is looked at: its length shifted right by this.
     pub(super) priority: u32,
     /// What is spared no longer.
@@ -78,6 +82,8 @@ impl Progress {
             scanned: 0,
             objects: 0,
             node: None,
+            alone: false,
+            spares_anon: false,
             priority: FIRST_PRIORITY,
             pass: Pass::Gentle,
             low_spared: false,
@@ -153,7 +159,11 @@ impl<P: Evict> Mm<P> {
                 )
         };
         let balance = Balance {
-            swap: P::swap(),
+            swap: if progress.spares_anon {
+                Swap::Full
+            } else {
+                P::swap()
+            },
             swappiness: self.swappiness(),
             priority: progress.priority,
             of_group: progress.root != MemcgId::ROOT,

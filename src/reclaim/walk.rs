@@ -66,7 +66,7 @@ impl<P: Evict> Mm<P> {
         let root = progress.root;
         // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
         // the last priority each looks at everything: what it says is exhausted must be.
-        let mut shared = (progress.priority > 0).then(|| Walk::new(root, node));
+        let mut shared = (progress.priority > 0 && !progress.alone).then(|| Walk::new(root, node));
         let mut last = None;
         while progress.left() > 0 {
             let off = IrqOff::new();
