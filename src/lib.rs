@@ -76,7 +76,7 @@ pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{
     AllocError, Config, InitError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Request,
 };
-pub use boot::{BootMap, MapError, Memory, Storage};
+pub use boot::{BootMap, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
@@ -108,6 +108,10 @@ mod stepper;
 #[cfg(all(test, loom))]
 #[path = "../tests/common/loom_host.rs"]
 mod loom_host;
+
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_machine.rs"]
+mod loom_machine;
 
 /// README's examples are compiled and run with the rest of the documentation.
 #[cfg(doctest)]

@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use framekeeper::alloc::{Contents, Damage, POISON};
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Config, CpuId, InitError, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Request,
+    Config, CpuId, InitError, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Refused,
+    Request,
 };
 use host::YieldLock;
 
@@ -67,7 +68,7 @@ fn arena(n: u64, contents: Contents) -> Result<PageAllocator<Mapped>, InitError>
         contents,
         ..Config::default()
     };
-    PageAllocator::new(memory, &config).map_err(|(error, _)| error)
+    PageAllocator::new(memory, &config).map_err(Refused::into_error)
 }
 
 /// The bytes of a block that the test owns.
@@ -207,7 +208,7 @@ fn contents_of_memory_that_is_not_mapped_are_refused_at_the_start() {
         ..Config::default()
     };
     let memory = memory.with_storage(host::storage(1 << 20));
-    let (error, memory) = PageAllocator::new(memory, &config).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config).unwrap_err();
     assert_eq!(error, InitError::Unmapped(PhysAddr(1 << 40)));
     assert_eq!(memory.map().free_bytes(), 1 << 22);
 }

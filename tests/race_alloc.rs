@@ -137,11 +137,11 @@ fn drains_of_busy_and_idle_cpus_lose_nothing() {
         for n in 0..rounds(10_000) {
             // Blocks are freed on another CPU than they came from.
             let pages = allocator.try_alloc(Request::new(Order::ZERO)).unwrap();
-            let off = IrqOff::new();
-            let mut shelf = shelf.lock(&off);
-            shelf.0.push(pages);
-            let first = (n % 2 == 0).then(|| shelf.0.swap_remove(0));
-            drop(shelf);
+            let first = IrqOff::with(|off| {
+                let mut shelf = shelf.lock(off);
+                shelf.0.push(pages);
+                (n % 2 == 0).then(|| shelf.0.swap_remove(0))
+            });
             drop(first);
         }
     });

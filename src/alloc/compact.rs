@@ -4,7 +4,7 @@
 //! Lock ranks: `Shard`. Used by: reclaim (compaction).
 
 use super::PageAllocator;
-use crate::addr::NodeId;
+use crate::addr::{NodeId, ZoneKind};
 use crate::platform::{IrqOff, Platform};
 use crate::zone::{Block, Zone};
 
@@ -14,15 +14,15 @@ impl<P: Platform> PageAllocator<P> {
         self.nodes.zones().len() as u32
     }
 
-    /// The zones of a node: index and zone.
+    /// The zones of a node: index, kind and zone.
     pub(crate) fn zones_of(
         &self,
         node: NodeId,
-    ) -> impl Iterator<Item = (u32, &'static Zone<P>)> + use<P> {
+    ) -> impl Iterator<Item = (u32, ZoneKind, &'static Zone<P>)> + use<P> {
         (0..)
             .zip(self.nodes.zones())
             .filter(move |(_, zone)| zone.node == node)
-            .map(|(index, zone)| (index, &zone.zone))
+            .map(|(index, zone)| (index, zone.kind, &zone.zone))
     }
 
     /// Gives a block straight back to its zone, so that it merges with its neighbours at once.

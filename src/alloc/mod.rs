@@ -27,7 +27,7 @@ mod slow;
 use core::fmt;
 
 use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
-use crate::boot::{BootMap, Bump, Memory};
+use crate::boot::{BootMap, Bump, Memory, Refused};
 use crate::node::{Nodes, Shape};
 use crate::pageset::{Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
@@ -74,7 +74,7 @@ impl<P: Platform> PageAllocator<P> {
     pub fn new<'b, const N: usize>(
         memory: Memory<'b, P, N>,
         config: &Config,
-    ) -> Result<Self, (InitError, Memory<'b, P, N>)> {
+    ) -> Result<Self, Refused<InitError, Memory<'b, P, N>>> {
         let (this, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
         this.populate(map);
         Ok(this)

@@ -24,15 +24,12 @@ impl FrameNo {
 /// log2 of the bytes in a section: 128 MiB.
 const SECTION_BYTES_SHIFT: u32 = 27;
 
-/// Where one section's records are.
+/// One section's records.
 #[derive(Clone, Copy, Debug, Default)]
 struct Section {
     /// Number, within the section, of the first frame that has a record.
     first: u32,
-    /// Index of that frame's record.
-    record: u32,
-    /// How many records follow from there.
-    len: u32,
+    records: &'static [Record],
 }
 
 /// All records of one instance.
@@ -42,6 +39,9 @@ pub(crate) struct FrameTable {
     base: u64,
     /// log2 of the frames in a section.
     shift: u32,
+    /// The bits of a number that count within a section.
+    inside: u32,
+    /// Each with its own slice: looking a frame up is most of what a move costs, and this spares it a step.
     sections: &'static [Section],
     records: &'static [Record],
     /// Stands in for every frame without a record.
@@ -81,27 +81,24 @@ impl FrameTable {
         if spanned >= u64::from(u32::MAX) {
             return Err(FrameTableFault::TooWide { spanned });
         }
-        let mut total = 0;
-        let mut section_at = |i: u64| {
+        let span_at = |i: u64| {
             let start = Pfn((first + i) << shift);
-            let section = Section {
-                record: total,
-                ..section_of(
-                    FrameRange::new(start, Pfn(start.0 + (1 << shift))),
-                    ranges(),
-                )
-            };
-            total += section.len;
-            section
+            let window = FrameRange::new(start, Pfn(start.0 + (1 << shift)));
+            span_of(window, ranges())
         };
-        let sections = bump.slots(count as usize, |i| section_at(i as u64))?;
-        if bump.is_measuring() {
-            (0..count).for_each(|i| _ = section_at(i));
-        }
-        let records = bump.slots(total as usize, |_| Record::new())?;
+        let total: usize = (0..count).map(|i| span_at(i).1).sum();
+        let records: &'static [Record] = bump.slots(total, |_| Record::new())?;
+        let mut rest = records;
+        let sections = bump.slots(count as usize, |i| {
+            let (first, len) = span_at(i as u64);
+            let (records, others) = rest.split_at(len.min(rest.len()));
+            rest = others;
+            Section { first, records }
+        })?;
         Ok(Self {
             base: first << shift,
             shift,
+            inside: (1 << shift) - 1,
             sections,
             records,
             spare: Record::new(),
@@ -145,14 +142,12 @@ impl FrameTable {
         let sections = self.sections.iter().enumerate().skip(first);
         sections.flat_map(move |(i, section)| {
             let start = ((i as u32) << self.shift) + section.first;
-            let skipped = from.0.saturating_sub(start).min(section.len);
-            let records = self
-                .records
-                .get((section.record + skipped) as usize..)
-                .unwrap_or(&[]);
-            (start + skipped..)
-                .map(FrameNo)
-                .zip(records.iter().take((section.len - skipped) as usize))
+            let skipped = from
+                .0
+                .saturating_sub(start)
+                .min(section.records.len() as u32);
+            let records = section.records.iter().skip(skipped as usize);
+            (start + skipped..).map(FrameNo).zip(records)
         })
     }
 
@@ -164,28 +159,24 @@ impl FrameTable {
     #[inline]
     fn find(&self, number: FrameNo) -> Option<&Record> {
         let section = self.sections.get((number.0 >> self.shift) as usize)?;
-        let index = (number.0 & ((1 << self.shift) - 1)).wrapping_sub(section.first);
-        if index >= section.len {
-            return None;
-        }
-        self.records.get((section.record + index) as usize)
+        let index = (number.0 & self.inside).wrapping_sub(section.first);
+        section.records.get(index as usize)
     }
 }
 
-/// The records that the section of `window` needs, with index 0 for the first.
-fn section_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> Section {
+/// The first frame, within the section of `window`, that needs a record, and how many do from there.
+fn span_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, usize) {
     let mut inside = ranges
         .map(|range| range.intersect(window))
         .filter(|range| !range.is_empty());
     let Some(head) = inside.next() else {
-        return Section::default();
+        return (0, 0);
     };
     let end = inside.last().map_or(head.end(), FrameRange::end);
-    Section {
-        first: (head.start().0 - window.start().0) as u32,
-        record: 0,
-        len: (end.0 - head.start().0) as u32,
-    }
+    (
+        (head.start().0 - window.start().0) as u32,
+        (end.0 - head.start().0) as usize,
+    )
 }
 
 impl From<StorageFull> for FrameTableFault {

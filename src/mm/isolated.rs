@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::{FolioView, Mm, SplitError, SplitIsolated};
 use crate::addr::{FrameRange, Order};
+use crate::boot::Refused;
 use crate::frame::{Flags, FrameNo, State};
 use crate::lru::SCAN;
 use crate::platform::{IrqOff, Platform};
@@ -27,13 +28,13 @@ impl<'m, P: Platform> Isolated<'m, P> {
     ///
     /// # Errors
     /// [`SplitError`], together with the folio, of which nothing was changed.
-    pub fn split(self, to: Order) -> Result<SplitIsolated<'m, P>, (SplitError, Self)> {
+    pub fn split(self, to: Order) -> Result<SplitIsolated<'m, P>, Refused<SplitError, Self>> {
         match self.0.mm.split(self.0.frame, to) {
             Ok(parts) => {
                 core::mem::forget(self);
                 Ok(SplitIsolated(parts))
             }
-            Err(error) => Err((error, self)),
+            Err(error) => Err(Refused(error, self)),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::addr::{NodeId, Order, ZoneKind};
 use crate::alloc::Need;
 use crate::memcg::MemcgId;
 use crate::mm::Mm;
-use crate::sync::Refused;
+use crate::sync::NoClaim;
 use crate::zone::Level;
 
 /// Why a run of background reclaim ended.
@@ -91,8 +91,8 @@ impl<P: Evict> Mm<P> {
             Ok(claim) => claim,
             Err(refused) => {
                 run.stop = match refused {
-                    Refused::Nested => BackgroundStop::Nested,
-                    Refused::Full => BackgroundStop::Crowded,
+                    NoClaim::Nested => BackgroundStop::Nested,
+                    NoClaim::Full => BackgroundStop::Crowded,
                 };
                 return run;
             }
@@ -100,11 +100,13 @@ impl<P: Evict> Mm<P> {
         self.drain_lru();
         let boosts = self.allocator().boosts(need.node, need.highest);
         let mut aim = Aim::Boost;
-        if boosts.total() == 0 || !self.descend(need, aim, &mut run) {
+        let done = boosts.total() > 0 && self.descend(need, aim, &mut run);
+        // Made good, or given up: a shortage is what counts then.
+        self.allocator().lower_boosts(need.node, &boosts);
+        if !done {
             aim = Aim::Shortage;
             self.descend(need, aim, &mut run);
         }
-        self.allocator().lower_boosts(need.node, &boosts);
         run.stop = if aim == Aim::Boost || self.is_node_balanced(need, &run) {
             BackgroundStop::Balanced
         } else if run.freed > 0 {

@@ -1,13 +1,13 @@
 //! Free blocks out of scattered free frames, by moving what is between them.
 //!
-//! Owns: [`Migrate`], what the kernel does for it; [`Mm::compact`]; the two scanners of a zone.
+//! Owns: [`Migrate`], what the kernel does for it; [`Mm::compact`], [`Mm::compact_zone`]; the two scanners of a zone.
 //! Invariants: folios move from lower lines to higher ones, never back, so the scanners meet after as many steps as the zone has
 //! lines. A call looks at no more lines than its budget; the next one goes on where it ended. One thread compacts a
 //! zone at a time. A folio that cannot move stays where it is, mapped as before.
 //! Lock ranks: none is held when a hook is called; takes `LruBatch`, `LruVec`, `Pageset`, `Shard` in turn. Used by: kernels.
 
 use super::evict::{Evict, Release, Unmap};
-use crate::addr::{NodeId, Order, Pfn};
+use crate::addr::{NodeId, Order, Pfn, ZoneKind};
 use crate::frame::Flags;
 use crate::mm::{Frozen, Isolated, Mm, Scan};
 use crate::platform::IrqOff;
@@ -77,6 +77,20 @@ impl<P: Migrate> Mm<P> {
     /// Moves folios within the node's zones until one has a free block of `order` for movable frames. Looks at a bounded number
     /// of lines; [`CompactStop::Budget`] asks to be called again. Not for interrupt handlers.
     pub fn compact(&self, node: NodeId, order: Order) -> Compacted {
+        self.compact_zones(node, order, |_| true)
+    }
+
+    /// As [`compact`](Self::compact), within one zone: for a block that must lie in it. [`CompactStop::Exhausted`] if there is none.
+    pub fn compact_zone(&self, node: NodeId, zone: ZoneKind, order: Order) -> Compacted {
+        self.compact_zones(node, order, |kind| kind == zone)
+    }
+
+    fn compact_zones(
+        &self,
+        node: NodeId,
+        order: Order,
+        wanted: impl Fn(ZoneKind) -> bool,
+    ) -> Compacted {
         let mut done = Compacted {
             moved: 0,
             refused: 0,
@@ -86,7 +100,8 @@ impl<P: Migrate> Mm<P> {
         // What waits in batches has a reference too many, and is on no list; what waits in pagesets is not free in its line.
         self.drain_lru();
         self.allocator().drain_all();
-        for (index, zone) in self.allocator().zones_of(node) {
+        let zones = self.allocator().zones_of(node);
+        for (index, _, zone) in zones.filter(|&(_, kind, _)| wanted(kind)) {
             let Some(scanners) = self.scanners.get(index as usize) else {
                 continue;
             };
@@ -98,7 +113,7 @@ impl<P: Migrate> Mm<P> {
                 done.stop = CompactStop::Busy;
                 continue;
             };
-            match self.compact_zone(zone, order, &mut scan, &mut done) {
+            match self.compact_within(zone, order, &mut scan, &mut done) {
                 CompactStop::Exhausted => {}
                 stop => {
                     done.stop = stop;
@@ -109,7 +124,7 @@ impl<P: Migrate> Mm<P> {
         done
     }
 
-    fn compact_zone(
+    fn compact_within(
         &self,
         zone: &Zone<P>,
         order: Order,

@@ -9,9 +9,10 @@ use super::evict::Evict;
 use super::scan::Progress;
 use crate::addr::{NodeId, ZoneKind};
 use crate::alloc::{AllocError, Oom, Pages, Request};
+use crate::boot::Refused;
 use crate::memcg::{self, Event, Force, MemcgId};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
-use crate::sync::Refused;
+use crate::sync::NoClaim;
 
 /// Rounds of reclaim that one request makes before it gives up (`MAX_RECLAIM_RETRIES`).
 const ROUNDS: u32 = 16;
@@ -124,8 +125,8 @@ impl<P: Evict> Mm<P> {
         };
         let _claim = match self.reclaimers.claim(P::task()) {
             Ok(claim) => claim,
-            Err(Refused::Nested) => return none(Stop::Nested),
-            Err(Refused::Full) => return none(Stop::Crowded),
+            Err(NoClaim::Nested) => return none(Stop::Nested),
+            Err(NoClaim::Full) => return none(Stop::Crowded),
         };
         // What waits in this CPU's batches is on no list yet.
         self.drain_lru_cpu(P::cpu());
@@ -156,7 +157,7 @@ impl<'m, P: Evict> Pages<'m, P> {
         self,
         mm: &'m Mm<P>,
         memcg: MemcgId,
-    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+    ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
         let mut pages = self;
         for round in 0..=ROUNDS {
             let (refusal, back) = match pages.charge_or_full(mm, memcg, Force::Within) {
@@ -168,7 +169,7 @@ impl<'m, P: Evict> Pages<'m, P> {
                 mm.note_refusal(refusal);
             }
             let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
-                return Err((mm.charge_error(memcg, refusal), pages));
+                return Err(Refused(mm.charge_error(memcg, refusal), pages));
             };
             if round == ROUNDS {
                 break;
@@ -193,6 +194,6 @@ impl<'m, P: Evict> Pages<'m, P> {
         }
         pages
             .charge_or_full(mm, memcg, Force::Within)
-            .map_err(|(refusal, pages)| (mm.charge_error(memcg, refusal), pages))
+            .map_err(|(refusal, pages)| Refused(mm.charge_error(memcg, refusal), pages))
     }
 }

@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::sync::SpinLock;
 use framekeeper::{
-    Config, CpuId, CpuIds, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Request,
+    Config, CpuId, CpuIds, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Refused,
+    Request,
 };
 
 use crate::subject::{FRAMES, Subject};
@@ -104,7 +105,7 @@ impl Subject for Framekeeper {
             ..Config::default()
         };
         let allocator = PageAllocator::new(memory, &config);
-        Self(allocator.map_err(|(error, _)| error).expect("fits"))
+        Self(allocator.map_err(Refused::into_error).expect("fits"))
     }
 
     #[inline(always)]
