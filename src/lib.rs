@@ -74,7 +74,8 @@ pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{
-    AllocError, Config, InitError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Request,
+    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, InitError, Moved,
+    OnlineError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Reported, Request,
 };
 pub use boot::{BootMap, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
@@ -92,7 +93,7 @@ pub use reclaim::{
     Reclaimed, Release, Stop, Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
-pub use zone::Mobility;
+pub use zone::{MarkError, Mobility, WasBad};
 
 #[cfg(test)]
 extern crate self as framekeeper;

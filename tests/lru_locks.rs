@@ -166,6 +166,25 @@ fn released_together_folios_leave_their_lists_32_a_hold_grouped_by_lruvec() {
     other.check().unwrap();
 }
 
+/// Misuse 43: what was released before the caller's iterator panicked is freed.
+#[test]
+fn an_iterator_that_panics_leaves_no_folio_half_released() {
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
+    let folios = listed(&mm, groups[0], Backing::Anon, 40);
+    let panicking = folios.into_iter().enumerate().map(|(i, folio)| {
+        assert!(i != 37, "the iterator was told to panic");
+        folio
+    });
+    let release = std::panic::AssertUnwindSafe(|| mm.release_all(panicking));
+    assert!(std::panic::catch_unwind(release).is_err());
+    assert_eq!(mm.memcg_usage(groups[0]), Ok(0));
+    assert_eq!(
+        mm.allocator().free_frames(),
+        mm.allocator().managed_frames()
+    );
+    mm.check().unwrap();
+}
+
 #[test]
 fn isolation_putback_and_the_rescue_of_a_folio_take_one_lock_each() {
     let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);

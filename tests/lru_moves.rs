@@ -80,6 +80,15 @@ fn a_second_use_activates_and_a_third_only_marks() {
     let after = stat(&mm, group);
     assert_eq!(on(&after, ListKind::ActiveFile), 2);
     assert_eq!(on(&after, ListKind::InactiveFile), 1);
+    // Wanted once: no use counts.
+    let once = folio(&mm, group, 0);
+    once.add_to_lru(Backing::File).unwrap();
+    once.drop_behind();
+    mm.drain_lru();
+    (0..3).for_each(|_| once.mark_accessed());
+    mm.drain_lru();
+    assert!(!once.is_active());
+    assert_eq!(stat(&mm, group).age, after.age);
     // Unevictable: nothing but the mark.
     other.mlock();
     mm.drain_lru();
@@ -440,9 +449,9 @@ fn the_parts_of_a_split_folio_stay_beside_each_other_in_the_order_of_use() {
     mm.check().unwrap();
 }
 
+/// Misuse 33.
 #[test]
 fn a_folio_in_use_or_of_order_zero_is_not_split() {
-    // misuse 33
     let (mm, group) = one_group();
     let whole = folio(&mm, group, 2);
     let mapping = whole.reference();

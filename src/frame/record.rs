@@ -49,6 +49,8 @@ bitflags! {
         const UNEVICTABLE = 1 << 4;
         /// Was active before it was deactivated.
         const WORKINGSET = 1 << 5;
+        /// Wanted once: its uses do not count.
+        const DROP_BEHIND = 1 << 6;
         /// Given to the LRU: in an add batch, linked, or isolated. Set once in a folio's life.
         const MEMBER = 1 << 7;
         /// Anonymous, but its contents may be thrown away: listed with the files.
@@ -205,11 +207,22 @@ impl Record {
 
     /// Makes a frame the head of a folio like `other`, whose references are frozen, but of `order`, with `references`.
     pub(crate) fn birth_like(&self, other: &Self, order: Order, references: u32) {
+        self.birth_as(other, order, references, other.state().zone() as u64);
+    }
+
+    /// [`birth_like`](Self::birth_like) `other`, whose folio goes on in these frames of another zone.
+    pub(crate) fn birth_moved(&self, other: &Self, order: Order, references: u32, zone: ZoneKind) {
+        self.birth_as(other, order, references, zone as u64);
+    }
+
+    fn birth_as(&self, other: &Self, order: Order, references: u32, zone: u64) {
+        const ZONE: u64 = (ZoneKind::COUNT as u64 - 1) << ZONE_SHIFT;
         let like = other.state.load(Ordering::Relaxed);
         self.word.store(other.word(), Ordering::Relaxed);
         self.set_owner(other.owner());
-        let state = like & !COUNT & !(u64::MAX << ORDER_SHIFT)
+        let state = like & !COUNT & !(u64::MAX << ORDER_SHIFT) & !ZONE
             | u64::from(order.get()) << ORDER_SHIFT
+            | zone << ZONE_SHIFT
             | u64::from(references);
         // Release: as in `birth`.
         self.state.store(state, Ordering::Release);

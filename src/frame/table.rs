@@ -32,6 +32,14 @@ struct Section {
     records: &'static [Record],
 }
 
+/// Records of frames that follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Number of the first one's frame.
+    first: u32,
+    records: &'static [Record],
+}
+
 /// All records of one instance.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
@@ -41,9 +49,11 @@ pub(crate) struct FrameTable {
     shift: u32,
     /// The bits of a number that count within a section.
     inside: u32,
-    /// Each with its own slice: looking a frame up is most of what a move costs, and this spares it a step.
     sections: &'static [Section],
     records: &'static [Record],
+    /// The longest run of records without a gap, where nearly every look-up ends: a dozen of them are a good part of what a frame's
+    /// way over the lists costs.
+    run: Run,
     /// Stands in for every frame without a record.
     spare: Record,
 }
@@ -101,6 +111,7 @@ impl FrameTable {
             inside: (1 << shift) - 1,
             sections,
             records,
+            run: longest_run(sections, records, shift),
             spare: Record::new(),
         })
     }
@@ -128,7 +139,10 @@ impl FrameTable {
     /// The frame's record; the spare one for a number that has none.
     #[inline]
     pub(crate) fn record(&self, number: FrameNo) -> &Record {
-        self.find(number).unwrap_or(&self.spare)
+        match self.in_run(number) {
+            Some(record) => record,
+            None => self.elsewhere(number).unwrap_or(&self.spare),
+        }
     }
 
     /// Every frame that has a record.
@@ -158,10 +172,48 @@ impl FrameTable {
 
     #[inline]
     fn find(&self, number: FrameNo) -> Option<&Record> {
+        self.in_run(number).or_else(|| self.elsewhere(number))
+    }
+
+    #[inline]
+    fn in_run(&self, number: FrameNo) -> Option<&Record> {
+        let index = number.0.wrapping_sub(self.run.first);
+        self.run.records.get(index as usize)
+    }
+
+    #[cold]
+    fn elsewhere(&self, number: FrameNo) -> Option<&Record> {
         let section = self.sections.get((number.0 >> self.shift) as usize)?;
         let index = (number.0 & self.inside).wrapping_sub(section.first);
         section.records.get(index as usize)
     }
+}
+
+/// The longest run of `records` that sections of `1 << shift` frames hold without a gap between two of them.
+fn longest_run(sections: &[Section], records: &'static [Record], shift: u32) -> Run {
+    let (mut longest, mut from) = (Run::default(), Run::default());
+    // Where the next record would follow, in numbers of frames; and the records before it.
+    let (mut next, mut before) = (0, 0);
+    for (i, section) in (0u32..).zip(sections) {
+        let first = (i << shift) + section.first;
+        if section.records.is_empty() {
+            continue;
+        }
+        if first != next {
+            from = Run {
+                first,
+                records: &[],
+            };
+        }
+        let start = before - from.records.len();
+        before += section.records.len();
+        from.records = records.get(start..before).unwrap_or(&[]);
+        next = first + section.records.len() as u32;
+        if from.records.len() > longest.records.len() {
+            longest = from;
+        }
+    }
+    longest
 }
 
 /// The first frame, within the section of `window`, that needs a record, and how many do from there.
@@ -231,6 +283,46 @@ mod tests {
         for (number, record) in table.iter() {
             assert!(core::ptr::eq(table.record(number), record));
             assert_eq!(table.number(table.pfn(number)), Some(number));
+        }
+    }
+
+    #[test]
+    fn the_longest_run_is_found_and_frames_beside_it_keep_their_own_records() {
+        // Half a section; a section and a half that follow each other; a whole one.
+        let shift = SECTION_BYTES_SHIFT - 12;
+        let section = 1 << shift;
+        for (ranges, first, len) in [
+            (
+                &[(1, section / 2), (section, 5 * section / 2)][..],
+                section,
+                3 * section / 2,
+            ),
+            (
+                &[(1, section), (section, 3 * section - 7)],
+                1,
+                3 * section - 8,
+            ),
+            (
+                &[(5, 9), (section, section + 2), (7 * section, 8 * section)],
+                7 * section,
+                section,
+            ),
+            (&[(5, 9)], 5, 4),
+        ] {
+            let table = table(ranges);
+            let run = table.run;
+            assert_eq!(
+                (u64::from(run.first), run.records.len() as u64),
+                (first, len)
+            );
+            assert!(core::ptr::eq(
+                table.record(FrameNo(run.first)),
+                &raw const run.records[0]
+            ));
+            for (number, record) in table.iter() {
+                assert!(core::ptr::eq(table.record(number), record));
+                assert!(table.number(table.pfn(number)) == Some(number));
+            }
         }
     }
 

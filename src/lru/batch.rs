@@ -187,6 +187,7 @@ impl<P: Platform> View<'_, P> {
 
     /// Drains the queue of one kind of move.
     #[cold]
+    #[inline(never)]
     fn drain_queue(self, batches: &mut Batches, kind: Move, off: &IrqOff<P>) -> Dead {
         match kind.queue() {
             Some(queue) => self.apply(&core::mem::take(&mut batches.queues[queue]), kind, off),

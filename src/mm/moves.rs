@@ -63,8 +63,12 @@ impl<'m, P: Platform> Folio<'m, P> {
     }
 
     /// Notes a use: the first sets a mark, the second moves an inactive folio to the active list (by way of this CPU's batch).
+    /// No effect on one that is to be [dropped behind](FolioView::drop_behind) its use.
     pub fn mark_accessed(&self) {
         let flags = self.record().flags();
+        if flags.contains(Flags::DROP_BEHIND) {
+            return;
+        }
         if !flags.contains(Flags::REFERENCED) {
             self.record().set(Flags::REFERENCED);
         } else if !flags.intersects(Flags::UNEVICTABLE | Flags::ACTIVE) {
@@ -182,6 +186,11 @@ impl<P: Platform> FolioView<'_, P> {
     #[inline]
     pub fn mark_dirty(&self) {
         self.account(PageState::DIRTY, StateChange::Enter);
+    }
+
+    /// Says that its contents are wanted once, as those of a file that is only copied: uses of it no longer count.
+    pub fn drop_behind(&self) {
+        self.record().set(Flags::DROP_BEHIND);
     }
 
     /// Whether its contents are newer than what backs them.

@@ -16,14 +16,25 @@ use crate::sync::atomic::Ordering;
 use crate::zone::Block;
 
 /// Frames without references, and their records.
-type Dying<'a> = ArrayVec<(FrameNo, &'a Record), SCAN>;
+type Records<'a> = ArrayVec<(FrameNo, &'a Record), SCAN>;
+
+/// Frames whose last reference was dropped, to be freed together: when there are [`SCAN`], or when this is dropped, also by a caller's
+/// iterator that panics.
+struct Dying<'m, P: Platform> {
+    mm: &'m Mm<P>,
+    frames: Records<'m>,
+    owners: Owners,
+}
 
 impl<P: Platform> Mm<P> {
     /// Drops many references at the price of few: folios whose last one goes leave their lists, their groups and return to the
     /// allocator together, 32 at a time, in order of their lruvecs.
     pub fn release_all<'m>(&'m self, folios: impl IntoIterator<Item = Folio<'m, P>>) {
-        let mut dead = Dying::new();
-        let mut owners = Owners::None;
+        let mut dying = Dying {
+            mm: self,
+            frames: ArrayVec::new(),
+            owners: Owners::None,
+        };
         for folio in folios {
             if !core::ptr::eq(folio.mm(), self) {
                 continue; // another instance's: its drop frees it there
@@ -31,17 +42,10 @@ impl<P: Platform> Mm<P> {
             let frame = folio.0.frame;
             core::mem::forget(folio);
             let record = self.frames.record(frame);
-            if !self.put_is_last(record) {
-                continue;
-            }
-            owners.meet(record.owner());
-            dead.push((frame, record));
-            if dead.is_full() {
-                self.free_grouped(&mut dead, owners);
-                owners = Owners::None;
+            if self.put_is_last(record) {
+                dying.push(frame, record);
             }
         }
-        self.free_grouped(&mut dead, owners);
     }
 
     /// Drops one reference; frees the folio with the last.
@@ -65,22 +69,19 @@ impl<P: Platform> Mm<P> {
         }
     }
 
-    fn free_grouped(&self, dead: &mut Dying<'_>, owners: Owners) {
-        if owners == Owners::Many {
-            dead.sort_unstable_by_key(|&(frame, record)| {
-                (self.view().lruvec_of(frame), record.owner())
-            });
-        }
-        self.free_some(dead, &IrqOff::new());
-        dead.clear();
-    }
-
     /// Frees frames without references: off their lists, out of their groups, back to the allocator.
     #[inline]
     pub(crate) fn free_dead(&self, dead: &[FrameNo], off: &IrqOff<P>) {
+        if !dead.is_empty() {
+            self.free_many(dead, off);
+        }
+    }
+
+    #[inline(never)]
+    fn free_many(&self, dead: &[FrameNo], off: &IrqOff<P>) {
         for dead in dead.chunks(SCAN) {
             let records = dead.iter().map(|&frame| (frame, self.frames.record(frame)));
-            self.free_some(&records.collect::<Dying<'_>>(), off);
+            self.free_some(&records.collect::<Records<'_>>(), off);
         }
     }
 
@@ -118,6 +119,33 @@ impl<P: Platform> Mm<P> {
             Block::new(self.frames.pfn(frame), record.order())
         };
         self.alloc.free_blocks(dead.iter().map(block));
+    }
+}
+
+impl<'m, P: Platform> Dying<'m, P> {
+    #[inline]
+    fn push(&mut self, frame: FrameNo, record: &'m Record) {
+        self.owners.meet(record.owner());
+        self.frames.push((frame, record));
+        if self.frames.is_full() {
+            self.free();
+        }
+    }
+
+    fn free(&mut self) {
+        // Taken out first: a port's hook that panics must not have them freed again.
+        let mut frames = core::mem::take(&mut self.frames);
+        if core::mem::replace(&mut self.owners, Owners::None) == Owners::Many {
+            let view = self.mm.view();
+            frames.sort_unstable_by_key(|&(frame, record)| (view.lruvec_of(frame), record.owner()));
+        }
+        self.mm.free_some(&frames, &IrqOff::new());
+    }
+}
+
+impl<P: Platform> Drop for Dying<'_, P> {
+    fn drop(&mut self) {
+        self.free();
     }
 }
 

@@ -170,7 +170,7 @@ impl<P: Migrate> Mm<P> {
         while next < end {
             for folio in self.isolate_some(&mut next, end) {
                 let order = folio.order();
-                let Some(target) = take_target(zone, scan, order) else {
+                let Some(target) = self.take_target(zone, scan, order) else {
                     done.refused += order.frames();
                     continue; // dropped: put back
                 };
@@ -183,8 +183,27 @@ impl<P: Migrate> Mm<P> {
         }
     }
 
+    /// A block of `order` from the highest line above the source that has one.
+    fn take_target(&self, zone: &Zone<P>, scan: &mut Scan<'_>, order: Order) -> Option<Block> {
+        let off = IrqOff::new();
+        let mut line = scan.target;
+        while line > scan.source + 1 {
+            let fits = zone.line_use(line - 1).is_some_and(|line| line.is_target);
+            let target = || self.allocator().take_target(zone, line - 1, order, &off);
+            if fits && let Some(block) = target() {
+                return Some(block);
+            }
+            line -= 1;
+            // A larger folio may be too large for what is free here, though others fit.
+            if order == Order::ZERO {
+                scan.target = line;
+            }
+        }
+        None
+    }
+
     /// Moves a folio to the block and says whether it did; if not, the block goes back to its zone.
-    fn migrate(&self, folio: Isolated<'_, P>, block: Block) -> bool {
+    pub(super) fn migrate(&self, folio: Isolated<'_, P>, block: Block) -> bool {
         let mut target = Target(self, Some(block));
         if folio.record().flags().contains(Flags::WRITEBACK) || P::unmap(&folio) == Unmap::Busy {
             return false;
@@ -272,22 +291,4 @@ impl<P: Evict> Drop for Unreachable<'_, P> {
             drop(Unmapped(Some(frozen.thaw())));
         }
     }
-}
-
-/// A block of `order` from the highest line above the source that has one.
-fn take_target<P: Migrate>(zone: &Zone<P>, scan: &mut Scan<'_>, order: Order) -> Option<Block> {
-    let off = IrqOff::new();
-    let mut line = scan.target;
-    while line > scan.source + 1 {
-        let fits = zone.line_use(line - 1).is_some_and(|line| line.is_target);
-        if fits && let Some(block) = zone.take_from_line(line - 1, order, &off) {
-            return Some(block);
-        }
-        line -= 1;
-        // A larger folio may be too large for what is free here, though others fit.
-        if order == Order::ZERO {
-            scan.target = line;
-        }
-    }
-    None
 }

@@ -15,6 +15,7 @@ mod objects;
 mod refault;
 mod relief;
 mod scan;
+mod vacate;
 mod verdict;
 mod walk;
 
