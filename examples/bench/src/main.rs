@@ -3,12 +3,14 @@
 //!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- lru [--quick] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
+//!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru|gen] [--json FILE]
 
 mod clock;
 mod instructions;
 mod lru;
 mod machine;
 mod peers;
+mod replay;
 mod report;
 mod subject;
 mod turnover;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Some("replay") => replay::run(&args[1..]),
         Some("lru") => match lru::run(flag("--quick"), option("--json").as_deref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -48,7 +51,8 @@ fn main() -> ExitCode {
         Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
         _ => {
             eprintln!(
-                "alloc [--quick] [--only WORKLOAD] [--json FILE] | lru [--quick] [--json FILE] | instructions [--check]"
+                "alloc [--quick] [--only WORKLOAD] [--json FILE] | lru [--quick] [--json FILE] | instructions [--check] | {}",
+                replay::USAGE
             );
             ExitCode::FAILURE
         }
