@@ -165,8 +165,7 @@ fn pageblocks_given_and_taken_in_one_hold_agree_with_those_that_go_one_by_one() 
     let start = 300 * 512;
     let zone = online(start, start + (1 << 19) + (1 << 17), 2);
     let off = IrqOff::new();
-    zone.set_cma(range(start + 512, start + 1024), &off)
-        .unwrap();
+    super::set_cma(zone, range(start + 512, start + 1024)).unwrap();
     zone.mark_bad(Pfn(start + 5 * 512 + 7), &off).unwrap();
     let mut random = Random(9);
     let mut held: Vec<u32> = Vec::new();
