@@ -161,7 +161,7 @@ fn a_zone_of_one_frame_gives_one_frame() {
 
 #[test]
 fn pageblocks_given_and_taken_in_one_hold_agree_with_those_that_go_one_by_one() {
-    // Two giants and a half, from the middle of a giant on; some lines are CMA, one has a bad frame.
+    // Two giants and a half, from the middle of a giant on; one line has a bad frame.
     let start = 300 * 512;
     let zone = online(start, start + (1 << 19) + (1 << 17), 2);
     let off = IrqOff::new();
