@@ -13,7 +13,7 @@ use process::{Outcome, replay};
 use simulated::{Simulated, simulate};
 use trace::Trace;
 
-pub const USAGE: &str = "replay TRACE --limit FRAMES|PCT% [--policy lru|gen] [--json FILE]";
+pub const USAGE: &str = "replay TRACE --limit FRAMES|PCT% [--policy lru] [--json FILE]";
 
 /// What is asked for.
 struct Options {
@@ -58,6 +58,9 @@ fn parse(args: &[String]) -> Result<Options, String> {
         }
     }
     let policy = policy.unwrap_or_else(|| "lru".to_owned());
+    if policy != "lru" {
+        return Err(format!("there is no policy {policy}: lru is the only one"));
+    }
     Ok(Options {
         trace: trace.ok_or_else(|| format!("no trace is named: {USAGE}"))?,
         limit: limit.ok_or_else(|| format!("no limit is given: {USAGE}"))?,

@@ -128,7 +128,7 @@ fn fault(
     let (before, start) = (EVICTIONS.get(), Instant::now());
     let folio = pages
         .charge_to(mm, group)
-        .map_err(|(error, _)| format!("fault {} of page {number}: {error}", outcome.faults))?;
+        .map_err(|refused| format!("fault {} of page {number}: {}", outcome.faults, refused.0))?;
     if EVICTIONS.get() > before {
         outcome.reclaiming += start.elapsed();
     }
@@ -156,5 +156,5 @@ fn machine(frames: u64) -> Result<Mm<Bench>, String> {
     let mut storage = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
     storage.resize_with(bytes, MaybeUninit::uninit);
     let memory = memory.with_storage(Storage::from_static(storage.leak()));
-    Mm::new(memory, &MmConfig::new(1, 1)).map_err(|(error, _)| error.to_string())
+    Mm::new(memory, &MmConfig::new(1, 1)).map_err(|refused| refused.0.to_string())
 }
