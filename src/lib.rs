@@ -74,9 +74,10 @@ pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{
-    AllocError, Config, InitError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Request,
+    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, InitError, Moved,
+    OnlineError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Reported, Request,
 };
-pub use boot::{BootMap, MapError, Memory, Storage};
+pub use boot::{BootMap, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
@@ -92,7 +93,7 @@ pub use reclaim::{
     Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
-pub use zone::Mobility;
+pub use zone::{MarkError, Mobility, WasBad};
 
 #[cfg(test)]
 extern crate self as framekeeper;
@@ -108,6 +109,10 @@ mod stepper;
 #[cfg(all(test, loom))]
 #[path = "../tests/common/loom_host.rs"]
 mod loom_host;
+
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_machine.rs"]
+mod loom_machine;
 
 /// README's examples are compiled and run with the rest of the documentation.
 #[cfg(doctest)]

@@ -7,7 +7,7 @@ use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::node::ZoneLimits;
 use framekeeper::{
     Backing, Config, CpuId, FrameRange, InitError, MemcgId, Mm, MmConfig, Mobility, NodeId, Order,
-    PageAllocator, Pfn, PhysAddr, Platform, Request,
+    PageAllocator, Pfn, PhysAddr, Platform, Refused, Request,
 };
 
 /// A machine with pages of `1 << SHIFT` bytes, whose frames are numbers only.
@@ -144,7 +144,7 @@ fn metadata_storage_of_every_size_below_what_is_needed_is_refused() {
                 alloc.check().unwrap();
                 needed.get_or_insert(bytes);
             }
-            Err((error, _)) => {
+            Err(Refused(error, _)) => {
                 assert!(matches!(error, InitError::Memory(_)), "{error}");
                 assert_eq!(needed, None, "{bytes}");
             }

@@ -9,14 +9,15 @@ use std::sync::OnceLock;
 use framekeeper::alloc::{Contents, Damage, POISON};
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Config, CpuId, InitError, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Request,
+    Config, ContigError, CpuId, FrameRange, InitError, Moved, NodeId, Order, PageAllocator, Pages,
+    Pfn, PhysAddr, Platform, Refused, Request,
 };
 use host::YieldLock;
 
 /// Where the arenas' memory pretends to be. Each test has one of its own.
 const BASE: u64 = 1 << 32;
 const FRAMES: u64 = 1024;
-const ARENAS: u64 = 8;
+const ARENAS: u64 = 16;
 
 /// A platform whose direct map covers all arenas and nothing else.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ fn arena(n: u64, contents: Contents) -> Result<PageAllocator<Mapped>, InitError>
         contents,
         ..Config::default()
     };
-    PageAllocator::new(memory, &config).map_err(|(error, _)| error)
+    PageAllocator::new(memory, &config).map_err(Refused::into_error)
 }
 
 /// The bytes of a block that the test owns.
@@ -173,7 +174,7 @@ fn a_write_to_a_free_frame_is_reported_and_its_block_never_given_again() {
         assert!(held.iter().all(|pages| pages.pfn() != pfn));
         let damage = allocator.damage().unwrap();
         let expected = Damage {
-            pfn: framekeeper::Pfn(pfn.0 + offset / 4096),
+            pfn: Pfn(pfn.0 + offset / 4096),
             offset: (offset % 4096) as u32,
             found: POISON ^ 1,
             leaked: before + request.order().frames(),
@@ -183,6 +184,79 @@ fn a_write_to_a_free_frame_is_reported_and_its_block_never_given_again() {
         assert_eq!(allocator.free_frames(), free - damage.leaked);
         allocator.check().unwrap();
     }
+}
+
+#[test]
+fn a_range_that_holds_a_frame_written_to_while_free_is_not_had_and_only_that_frame_is_leaked() {
+    // misuse 26
+    let allocator = arena(6, Contents::Poison).unwrap();
+    let free = allocator.free_frames();
+    let first = allocator.zones().next().unwrap().span().start().0;
+    let range = |start, end| FrameRange::new(Pfn(first + start), Pfn(first + end));
+    for (n, frame) in [(1, 100), (2, 199), (3, 150)] {
+        let pfn = Pfn(first + frame);
+        stray_write(PhysAddr(pfn.addr(12).0 + 77), 1);
+        // The first is found first; each is leaked before the next is found.
+        let got = allocator.alloc_contig(range(100, 200), |_| Moved::Tried);
+        let expected = match n {
+            1 => ContigError::Damaged(pfn),
+            _ => ContigError::InUse(Pfn(first + 100)),
+        };
+        assert_eq!(got.map(drop), Err(expected));
+        let got = allocator.alloc_contig(range(frame - 20, frame + 1), |_| Moved::Tried);
+        let damaged = if n == 1 {
+            Err(ContigError::InUse(pfn))
+        } else {
+            Err(ContigError::Damaged(pfn))
+        };
+        assert_eq!(got.map(drop), damaged);
+        let damage = allocator.damage().unwrap();
+        let found = (damage.pfn, damage.offset, damage.found, damage.leaked);
+        assert_eq!(found, (pfn, 77, 1, n));
+        assert_eq!(allocator.free_frames(), free - n);
+        allocator.check().unwrap();
+    }
+    let got = allocator.alloc_contig(range(101, 150), |_| Moved::Tried);
+    drop(got.unwrap());
+    assert_eq!(allocator.free_frames(), free - 3);
+}
+
+#[test]
+fn what_comes_online_holds_what_free_memory_holds_whatever_was_written_meanwhile() {
+    for (n, contents, byte) in [
+        (7, Contents::Poison, POISON),
+        (8, Contents::ZeroOnFree, 0),
+        (9, Contents::ZeroOnAlloc, 0),
+    ] {
+        let allocator = arena(n, contents).unwrap();
+        let first = allocator.zones().next().unwrap().span().start().0;
+        let gone = FrameRange::new(Pfn(first + 10), Pfn(first + 50));
+        allocator.offline(gone, |_| Moved::Unmovable).unwrap();
+        for pfn in gone.iter() {
+            stray_write(PhysAddr(pfn.addr(12).0 + 5), 0x55);
+        }
+        allocator.online(gone).unwrap();
+        let contig = allocator.alloc_contig(gone, |_| Moved::Unmovable).unwrap();
+        for pfn in contig.frames().iter() {
+            // SAFETY: the test owns the frames.
+            #[allow(unsafe_code)]
+            let found = unsafe { Mapped::direct_map(PhysAddr(pfn.addr(12).0 + 5)).read() };
+            assert_eq!(found, byte, "{contents:?}");
+        }
+        drop(contig);
+        assert_eq!(allocator.damage(), None);
+        allocator.check().unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_reported_to_a_hypervisor_that_would_wipe_the_poison() {
+    let allocator = arena(10, Contents::Poison).unwrap();
+    let least = Order::PAGEBLOCK;
+    assert_eq!(
+        allocator.report_free(least, |_| unreachable!("poisoned")),
+        0
+    );
 }
 
 #[test]
@@ -207,7 +281,7 @@ fn contents_of_memory_that_is_not_mapped_are_refused_at_the_start() {
         ..Config::default()
     };
     let memory = memory.with_storage(host::storage(1 << 20));
-    let (error, memory) = PageAllocator::new(memory, &config).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config).unwrap_err();
     assert_eq!(error, InitError::Unmapped(PhysAddr(1 << 40)));
     assert_eq!(memory.map().free_bytes(), 1 << 22);
 }

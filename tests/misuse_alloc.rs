@@ -10,7 +10,7 @@ use framekeeper::boot::{BootMap, MapError, Memory, MemoryError};
 use framekeeper::zone::Level;
 use framekeeper::{
     AllocError, Config, InitError, Mobility, NodeId, Order, PageAllocator, Pfn, PhysAddr, RawError,
-    Reclaim, Request, ZoneKind,
+    Reclaim, Refused, Request, ZoneKind,
 };
 use host::{Host, run_as, storage};
 use machine::{allocator, memory, one_region};
@@ -20,7 +20,7 @@ const ONE: Request = Request::new(Order::ZERO);
 /// Asserts that making an instance fails, and that the map is as it was and still makes one.
 fn refused(mut map: BootMap, config: &Config, expected: impl Fn(InitError) -> bool) {
     let before = map.clone();
-    let (error, memory) =
+    let Refused(error, memory) =
         PageAllocator::new(memory(&mut map), config).expect_err("must be refused");
     assert!(expected(error), "{error:?}: {error}");
     assert_eq!(*memory.map(), before);
@@ -72,7 +72,7 @@ fn storage_that_is_too_small_comes_back_with_the_map() {
         // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
         #[allow(unsafe_code)]
         let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
-        let (error, memory) =
+        let Refused(error, memory) =
             PageAllocator::new(memory.with_storage(storage(bytes)), &config()).unwrap_err();
         assert!(matches!(error, InitError::Memory(MemoryError::Full(_))));
         assert_eq!(*memory.map(), before);
@@ -87,7 +87,7 @@ fn metadata_that_the_direct_map_does_not_reach_is_refused_and_the_map_restored()
     // SAFETY: as above.
     #[allow(unsafe_code)]
     let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
-    let (error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
     assert!(matches!(error, InitError::Memory(MemoryError::Storage(_))));
     assert_eq!(*memory.map(), before);
 }
@@ -99,7 +99,7 @@ fn metadata_that_no_free_range_holds_is_refused() {
     // SAFETY: as above.
     #[allow(unsafe_code)]
     let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
-    let (error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
     assert!(matches!(
         error,
         InitError::Memory(MemoryError::Map(MapError::NoSpace { .. }))
@@ -537,7 +537,7 @@ fn a_thousand_lines_with_holes_are_all_recorded() {
     let memory = unsafe { Memory::<Host, 2000>::claim(&mut map) };
     let memory = memory.with_storage(storage(16 << 20));
     let allocator = PageAllocator::new(memory, &Config::default())
-        .map_err(|(error, _)| error)
+        .map_err(Refused::into_error)
         .unwrap();
     assert_eq!(allocator.refused_frames(), 0);
     assert_eq!(allocator.free_frames(), 100_000);

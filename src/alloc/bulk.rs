@@ -139,6 +139,7 @@ impl<P: Platform> PageAllocator<P> {
         if !batch.frames.is_empty() {
             zone.give_blocks(Order::ZERO, &mut batch.frames, &off);
             batch.frames.clear();
+            self.reopen_pagesets(batch.zone);
         }
     }
 

@@ -29,6 +29,20 @@ pub struct ZoneCounts {
     pub free: u64,
     /// Frames that CPUs park in their pagesets.
     pub parked: u64,
+    /// Frames in pageblocks that are kept for urgent requests (the highatomic reserve), free or not.
+    pub reserved_highatomic: u64,
+    /// The free ones of them; they are among `free`.
+    pub free_highatomic: u64,
+    /// Frames in CMA areas, free or not.
+    pub cma: u64,
+    /// The free ones of them; they are among `free`.
+    pub free_cma: u64,
+    /// Free frames that are being collected, and not among `free`.
+    pub isolated: u64,
+    /// Frames marked bad.
+    pub bad: u64,
+    /// Frames lent to the hypervisor, and not among `managed`.
+    pub ballooned: u64,
     /// Free blocks of each order.
     pub free_blocks: [u64; Order::COUNT],
 }
@@ -83,10 +97,17 @@ impl<P: Platform> PageAllocator<P> {
             node: entry.node,
             kind: entry.kind,
             span: zone.span(),
-            present: self.nodes.present(index),
+            present: zone.present(),
             managed: zone.managed(),
             free: zone.free_frames_exact(),
             parked: self.parked_in(index),
+            reserved_highatomic: zone.reserved_highatomic(),
+            free_highatomic: zone.free_highatomic(),
+            cma: zone.cma_frames(),
+            free_cma: zone.free_cma(),
+            isolated: zone.isolated_frames(),
+            bad: zone.bad_frames(),
+            ballooned: zone.ballooned(),
             free_blocks: zone.free_blocks_by_order(),
         }
     }

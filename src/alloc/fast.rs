@@ -115,6 +115,7 @@ impl<P: Platform> PageAllocator<P> {
             let given = zone.give(Block::new(pfn, order), &off);
             // Only a corrupted zone refuses; it counts the fault, and the frames stay out.
             debug_assert_eq!(given, Ok(()), "{pfn} of order {order}");
+            self.reopen_pagesets(index);
             return;
         };
         // A batch per hold, with interrupts let in between: they may free here, or another CPU may drain what is left.

@@ -3,13 +3,15 @@
 //! Owns: [`PageAllocator`]: the nodes with their zones, the pagesets, the codes of frames given as numbers.
 //! Invariants: a frame is in exactly one place: a shard of its zone, a pageset, or out with one owner.
 //! [`check`](PageAllocator::check) recounts it.
-//! Lock ranks: Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
+//! Lock ranks: Hotplug, alone; Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
 
 mod attempt;
 mod bad;
 mod balance;
+mod balloon;
 mod bulk;
 mod check;
+mod cma;
 mod codes;
 mod compact;
 mod config;
@@ -17,33 +19,43 @@ mod contents;
 mod contig;
 mod error;
 mod fast;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod offline;
 mod pages;
 mod place;
 mod raw;
 mod relief;
+mod reporting;
 mod request;
 mod slow;
 
 use core::fmt;
 
 use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
-use crate::boot::{BootMap, Bump, Memory};
+use crate::boot::{BootMap, Bump, Memory, Refused};
 use crate::node::{Nodes, Shape};
 use crate::pageset::{Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
+use crate::rank::Rank;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::sync::{Lock, Ranked};
 use crate::zone::{Mobility, Zone};
 
 pub use balance::Boosts;
+pub use balloon::Balloon;
 pub use check::{CheckError, PagesetCounts, ZoneCounts};
+pub use cma::{Cma, CmaBlock, CmaError};
 use codes::Codes;
 pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
 pub use contents::{Contents, Damage, POISON};
 pub use contig::{Contig, ContigError, Moved};
 pub use error::{AllocError, Cause, Contradiction, Shortage};
+pub use offline::OnlineError;
 pub use pages::Pages;
 pub use relief::{Caller, Compaction, Need, Oom, Progress, Relief};
+pub use reporting::Reported;
 pub use request::{Reclaim, Request};
 pub use slow::{OOM_CALLS, RETRIES, ROUNDS};
 
@@ -54,6 +66,8 @@ pub struct PageAllocator<P: Platform> {
     /// By zone; empty if the instance keeps none.
     codes: &'static [Codes],
     config: Config,
+    /// Taken while watermarks are recomputed: of two who do, the later one sees what both have changed.
+    turn: Lock<Turn, P>,
     /// Address of the last write to a free frame that was found, times 256, and the byte found there.
     damage: AtomicU64,
     /// Frames leaked for such writes.
@@ -66,6 +80,14 @@ pub struct PageAllocator<P: Platform> {
     metadata: usize,
 }
 
+/// Whose turn it is to recompute watermarks.
+#[derive(Debug)]
+struct Turn;
+
+impl Ranked for Turn {
+    const RANK: Rank = Rank::Hotplug;
+}
+
 impl<P: Platform> PageAllocator<P> {
     /// Takes over the memory's free frames. The metadata goes to the memory's storage, or to the top of the memory itself.
     ///
@@ -74,7 +96,7 @@ impl<P: Platform> PageAllocator<P> {
     pub fn new<'b, const N: usize>(
         memory: Memory<'b, P, N>,
         config: &Config,
-    ) -> Result<Self, (InitError, Memory<'b, P, N>)> {
+    ) -> Result<Self, Refused<InitError, Memory<'b, P, N>>> {
         let (this, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
         this.populate(map);
         Ok(this)
@@ -133,6 +155,7 @@ impl<P: Platform> PageAllocator<P> {
             pagesets,
             codes,
             config: config.clone(),
+            turn: Lock::new(Turn),
             damage: AtomicU64::new(0),
             leaked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -151,10 +174,14 @@ impl<P: Platform> PageAllocator<P> {
         self.recompute();
     }
 
-    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all.
-    /// Returns how many pagesets got new limits.
+    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all
+    /// zones, without a lock. Returns how many pagesets got new limits.
     pub(crate) fn recompute(&self) -> u32 {
-        self.nodes.recompute(&self.config.tuning);
+        {
+            let off = IrqOff::new();
+            let _turn = self.turn.lock(&off);
+            self.nodes.recompute(&self.config.tuning);
+        }
         let mut changed = 0;
         for index in 0..self.nodes.zones().len() as u8 {
             changed += self.refresh_pagesets(index);

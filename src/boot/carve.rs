@@ -13,6 +13,7 @@ use core::ptr::NonNull;
 
 use super::error::MapError;
 use super::map::BootMap;
+use super::refused::Refused;
 use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
 use crate::sync::{CachePadded, PerCpu};
@@ -348,7 +349,7 @@ impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
     pub(crate) fn build<T, E: From<MemoryError>>(
         mut self,
         mut carve: impl FnMut(&mut Bump<'_>, &BootMap<N>) -> Result<T, E>,
-    ) -> Result<(T, &'b mut BootMap<N>), (E, Self)> {
+    ) -> Result<(T, &'b mut BootMap<N>), Refused<E, Self>> {
         let mut build = || {
             self.map.validate(P::PAGE_SHIFT).map_err(MemoryError::Map)?;
             let mut measure = Bump::measuring();
@@ -373,7 +374,7 @@ impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
         };
         match build() {
             Ok(value) => Ok((value, self.map)),
-            Err(error) => Err((error, self)),
+            Err(error) => Err(Refused(error, self)),
         }
     }
 }

@@ -24,15 +24,20 @@ impl FrameNo {
 /// log2 of the bytes in a section: 128 MiB.
 const SECTION_BYTES_SHIFT: u32 = 27;
 
-/// Where one section's records are.
+/// One section's records.
 #[derive(Clone, Copy, Debug, Default)]
 struct Section {
     /// Number, within the section, of the first frame that has a record.
     first: u32,
-    /// Index of that frame's record.
-    record: u32,
-    /// How many records follow from there.
-    len: u32,
+    records: &'static [Record],
+}
+
+/// Records of frames that follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Number of the first one's frame.
+    first: u32,
+    records: &'static [Record],
 }
 
 /// All records of one instance.
@@ -42,8 +47,13 @@ pub(crate) struct FrameTable {
     base: u64,
     /// log2 of the frames in a section.
     shift: u32,
+    /// The bits of a number that count within a section.
+    inside: u32,
     sections: &'static [Section],
     records: &'static [Record],
+    /// The longest run of records without a gap, where nearly every look-up ends: a dozen of them are a good part of what a frame's
+    /// way over the lists costs.
+    run: Run,
     /// Stands in for every frame without a record.
     spare: Record,
 }
@@ -81,29 +91,27 @@ impl FrameTable {
         if spanned >= u64::from(u32::MAX) {
             return Err(FrameTableFault::TooWide { spanned });
         }
-        let mut total = 0;
-        let mut section_at = |i: u64| {
+        let span_at = |i: u64| {
             let start = Pfn((first + i) << shift);
-            let section = Section {
-                record: total,
-                ..section_of(
-                    FrameRange::new(start, Pfn(start.0 + (1 << shift))),
-                    ranges(),
-                )
-            };
-            total += section.len;
-            section
+            let window = FrameRange::new(start, Pfn(start.0 + (1 << shift)));
+            span_of(window, ranges())
         };
-        let sections = bump.slots(count as usize, |i| section_at(i as u64))?;
-        if bump.is_measuring() {
-            (0..count).for_each(|i| _ = section_at(i));
-        }
-        let records = bump.slots(total as usize, |_| Record::new())?;
+        let total: usize = (0..count).map(|i| span_at(i).1).sum();
+        let records: &'static [Record] = bump.slots(total, |_| Record::new())?;
+        let mut rest = records;
+        let sections = bump.slots(count as usize, |i| {
+            let (first, len) = span_at(i as u64);
+            let (records, others) = rest.split_at(len.min(rest.len()));
+            rest = others;
+            Section { first, records }
+        })?;
         Ok(Self {
             base: first << shift,
             shift,
+            inside: (1 << shift) - 1,
             sections,
             records,
+            run: longest_run(sections, records, shift),
             spare: Record::new(),
         })
     }
@@ -131,7 +139,10 @@ impl FrameTable {
     /// The frame's record; the spare one for a number that has none.
     #[inline]
     pub(crate) fn record(&self, number: FrameNo) -> &Record {
-        self.find(number).unwrap_or(&self.spare)
+        match self.in_run(number) {
+            Some(record) => record,
+            None => self.elsewhere(number).unwrap_or(&self.spare),
+        }
     }
 
     /// Every frame that has a record.
@@ -145,14 +156,12 @@ impl FrameTable {
         let sections = self.sections.iter().enumerate().skip(first);
         sections.flat_map(move |(i, section)| {
             let start = ((i as u32) << self.shift) + section.first;
-            let skipped = from.0.saturating_sub(start).min(section.len);
-            let records = self
-                .records
-                .get((section.record + skipped) as usize..)
-                .unwrap_or(&[]);
-            (start + skipped..)
-                .map(FrameNo)
-                .zip(records.iter().take((section.len - skipped) as usize))
+            let skipped = from
+                .0
+                .saturating_sub(start)
+                .min(section.records.len() as u32);
+            let records = section.records.iter().skip(skipped as usize);
+            (start + skipped..).map(FrameNo).zip(records)
         })
     }
 
@@ -163,29 +172,63 @@ impl FrameTable {
 
     #[inline]
     fn find(&self, number: FrameNo) -> Option<&Record> {
+        self.in_run(number).or_else(|| self.elsewhere(number))
+    }
+
+    #[inline]
+    fn in_run(&self, number: FrameNo) -> Option<&Record> {
+        let index = number.0.wrapping_sub(self.run.first);
+        self.run.records.get(index as usize)
+    }
+
+    #[cold]
+    fn elsewhere(&self, number: FrameNo) -> Option<&Record> {
         let section = self.sections.get((number.0 >> self.shift) as usize)?;
-        let index = (number.0 & ((1 << self.shift) - 1)).wrapping_sub(section.first);
-        if index >= section.len {
-            return None;
-        }
-        self.records.get((section.record + index) as usize)
+        let index = (number.0 & self.inside).wrapping_sub(section.first);
+        section.records.get(index as usize)
     }
 }
 
-/// The records that the section of `window` needs, with index 0 for the first.
-fn section_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> Section {
+/// The longest run of `records` that sections of `1 << shift` frames hold without a gap between two of them.
+fn longest_run(sections: &[Section], records: &'static [Record], shift: u32) -> Run {
+    let (mut longest, mut from) = (Run::default(), Run::default());
+    // Where the next record would follow, in numbers of frames; and the records before it.
+    let (mut next, mut before) = (0, 0);
+    for (i, section) in (0u32..).zip(sections) {
+        let first = (i << shift) + section.first;
+        if section.records.is_empty() {
+            continue;
+        }
+        if first != next {
+            from = Run {
+                first,
+                records: &[],
+            };
+        }
+        let start = before - from.records.len();
+        before += section.records.len();
+        from.records = records.get(start..before).unwrap_or(&[]);
+        next = first + section.records.len() as u32;
+        if from.records.len() > longest.records.len() {
+            longest = from;
+        }
+    }
+    longest
+}
+
+/// The first frame, within the section of `window`, that needs a record, and how many do from there.
+fn span_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, usize) {
     let mut inside = ranges
         .map(|range| range.intersect(window))
         .filter(|range| !range.is_empty());
     let Some(head) = inside.next() else {
-        return Section::default();
+        return (0, 0);
     };
     let end = inside.last().map_or(head.end(), FrameRange::end);
-    Section {
-        first: (head.start().0 - window.start().0) as u32,
-        record: 0,
-        len: (end.0 - head.start().0) as u32,
-    }
+    (
+        (head.start().0 - window.start().0) as u32,
+        (end.0 - head.start().0) as usize,
+    )
 }
 
 impl From<StorageFull> for FrameTableFault {
@@ -240,6 +283,46 @@ mod tests {
         for (number, record) in table.iter() {
             assert!(core::ptr::eq(table.record(number), record));
             assert_eq!(table.number(table.pfn(number)), Some(number));
+        }
+    }
+
+    #[test]
+    fn the_longest_run_is_found_and_frames_beside_it_keep_their_own_records() {
+        // Half a section; a section and a half that follow each other; a whole one.
+        let shift = SECTION_BYTES_SHIFT - 12;
+        let section = 1 << shift;
+        for (ranges, first, len) in [
+            (
+                &[(1, section / 2), (section, 5 * section / 2)][..],
+                section,
+                3 * section / 2,
+            ),
+            (
+                &[(1, section), (section, 3 * section - 7)],
+                1,
+                3 * section - 8,
+            ),
+            (
+                &[(5, 9), (section, section + 2), (7 * section, 8 * section)],
+                7 * section,
+                section,
+            ),
+            (&[(5, 9)], 5, 4),
+        ] {
+            let table = table(ranges);
+            let run = table.run;
+            assert_eq!(
+                (u64::from(run.first), run.records.len() as u64),
+                (first, len)
+            );
+            assert!(core::ptr::eq(
+                table.record(FrameNo(run.first)),
+                &raw const run.records[0]
+            ));
+            for (number, record) in table.iter() {
+                assert!(core::ptr::eq(table.record(number), record));
+                assert!(table.number(table.pfn(number)) == Some(number));
+            }
         }
     }
 

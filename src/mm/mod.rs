@@ -28,7 +28,7 @@ mod stat;
 use core::fmt;
 
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
-use crate::boot::Memory;
+use crate::boot::{Memory, Refused};
 use crate::frame::FrameTable;
 use crate::list_lru::{self, ListLrus};
 use crate::lru::{Lru, View};
@@ -79,7 +79,7 @@ impl<P: Platform> Mm<P> {
     pub fn new<'b, const N: usize>(
         memory: Memory<'b, P, N>,
         config: &MmConfig,
-    ) -> Result<Self, (MmInitError, Memory<'b, P, N>)> {
+    ) -> Result<Self, Refused<MmInitError, Memory<'b, P, N>>> {
         let (mm, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
         mm.alloc.populate(map);
         Ok(mm)

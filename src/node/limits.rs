@@ -62,14 +62,14 @@ impl<P: Platform> NodeZone<P> {
     }
 
     /// From the next recomputing of their limits on, the zone's pagesets park nothing, until as many calls of
-    /// [`open_pagesets`](Self::open_pagesets) were made.
+    /// [`open_pagesets`](Self::open_pagesets) undid.
     pub(crate) fn close_pagesets(&self) {
         self.marks.closers.fetch_add(1, Relaxed);
     }
 
-    /// Undoes one [`close_pagesets`](Self::close_pagesets).
-    pub(crate) fn open_pagesets(&self) {
-        self.marks.closers.fetch_sub(1, Relaxed);
+    /// Undoes so many calls of [`close_pagesets`](Self::close_pagesets).
+    pub(crate) fn open_pagesets(&self, closings: u32) {
+        self.marks.closers.fetch_sub(closings, Relaxed);
     }
 
     /// What pagesets must know of it. May be stale.
@@ -112,8 +112,11 @@ impl<P: Platform> Nodes<P> {
     pub(crate) fn recompute(&self, tuning: &Tuning) {
         for zone in self.zones {
             let levels = self.fresh_levels(zone, tuning);
-            let set = zone.zone.set_levels(levels);
-            debug_assert_eq!(set, Ok(()), "the formulas keep the order");
+            // The formulas keep the order, and the minimum within the zone. It may have shrunk since: then whoever took
+            // memory from it recomputes next.
+            let _ = zone.zone.set_levels(levels);
+            zone.zone
+                .regroup(zone.zone.managed().saturating_sub(levels.high));
             for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {
                 mark.store(reserve, Relaxed);
             }

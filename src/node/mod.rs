@@ -228,13 +228,17 @@ impl<P: Platform> Nodes<P> {
             self.zone_of(piece.frames.start())
                 .is_none_or(|zone| self.zone(zone).online(piece.frames, &off).is_err())
         });
-        refused.map(|piece| piece.frames.frames()).sum()
-    }
-
-    /// Frames of the zone with this index that exist, reserved ones included.
-    pub(crate) fn present(&self, index: u8) -> u64 {
-        let of_zone = self.runs.iter().filter(|run| run.zone == index);
-        of_zone.map(|run| run.frames.frames()).sum()
+        let refused = refused.map(|piece| piece.frames.frames()).sum();
+        for (index, zone) in self.zones.iter().enumerate() {
+            let of_zone = self
+                .runs
+                .iter()
+                .filter(|run| usize::from(run.zone) == index);
+            let present: u64 = of_zone.map(|run| run.frames.frames()).sum();
+            zone.zone
+                .add_present(present.saturating_sub(zone.zone.present()));
+        }
+        refused
     }
 
     /// Every zone, by its index.
@@ -260,6 +264,29 @@ impl<P: Platform> Nodes<P> {
     pub(crate) fn is_reserved(&self, pfn: Pfn) -> bool {
         let after = self.reserved.partition_point(|range| range.start() <= pfn);
         after > 0 && self.reserved[after - 1].contains(pfn)
+    }
+
+    /// The first frame of a range that does not exist, or is in another zone.
+    pub(crate) fn first_outside(&self, range: FrameRange, zone: u8) -> Option<Pfn> {
+        let mut at = range.start();
+        while at < range.end() {
+            let after = self.runs.partition_point(|run| run.frames.start() <= at);
+            let run = after.checked_sub(1).and_then(|i| self.runs.get(i));
+            match run.filter(|run| run.zone == zone && run.frames.contains(at)) {
+                Some(run) => at = run.frames.end(),
+                None => return Some(at),
+            }
+        }
+        None
+    }
+
+    /// The first frame of a range that was reserved at boot.
+    pub(crate) fn first_reserved(&self, range: FrameRange) -> Option<Pfn> {
+        let first = self
+            .reserved
+            .partition_point(|reserved| reserved.end() <= range.start());
+        let reserved = self.reserved.get(first)?.intersect(range);
+        (!reserved.is_empty()).then(|| reserved.start())
     }
 
     /// The zone that a request from `cpu` asks first; `None` for a CPU without caches.

@@ -9,10 +9,11 @@ use super::evict::Evict;
 use super::scan::Progress;
 use crate::addr::ZoneKind;
 use crate::alloc::{AllocError, Oom, Pages, Request};
+use crate::boot::Refused;
 use crate::memcg::{self, Event, Force, MemcgId, Walk};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::platform::IrqOff;
-use crate::sync::Refused;
+use crate::sync::NoClaim;
 
 /// Rounds of reclaim that one request makes before it gives up (`MAX_RECLAIM_RETRIES`).
 const ROUNDS: u32 = 16;
@@ -114,8 +115,8 @@ impl<P: Evict> Mm<P> {
         };
         let _claim = match self.reclaimers.claim(P::task()) {
             Ok(claim) => claim,
-            Err(Refused::Nested) => return none(Stop::Nested),
-            Err(Refused::Full) => return none(Stop::Crowded),
+            Err(NoClaim::Nested) => return none(Stop::Nested),
+            Err(NoClaim::Full) => return none(Stop::Crowded),
         };
         // What waits in this CPU's batches is on no list yet.
         self.drain_lru_cpu(P::cpu());
@@ -192,7 +193,7 @@ impl<'m, P: Evict> Pages<'m, P> {
         self,
         mm: &'m Mm<P>,
         memcg: MemcgId,
-    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+    ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
         let mut pages = self;
         for round in 0..=ROUNDS {
             let (refusal, back) = match pages.charge_or_full(mm, memcg, Force::Within) {
@@ -204,7 +205,7 @@ impl<'m, P: Evict> Pages<'m, P> {
                 mm.note_refusal(refusal);
             }
             let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
-                return Err((mm.charge_error(memcg, refusal), pages));
+                return Err(Refused(mm.charge_error(memcg, refusal), pages));
             };
             if round == ROUNDS {
                 break;
@@ -227,6 +228,6 @@ impl<'m, P: Evict> Pages<'m, P> {
         }
         pages
             .charge_or_full(mm, memcg, Force::Within)
-            .map_err(|(refusal, pages)| (mm.charge_error(memcg, refusal), pages))
+            .map_err(|(refusal, pages)| Refused(mm.charge_error(memcg, refusal), pages))
     }
 }

@@ -13,6 +13,7 @@ mod objects;
 mod refault;
 mod relief;
 mod scan;
+mod vacate;
 mod verdict;
 
 pub use compact::{CompactStop, Compacted, Copied, Migrate, Moving};

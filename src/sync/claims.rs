@@ -15,7 +15,7 @@ pub(crate) struct Claims {
 
 /// Why a claim was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum NoClaim {
     /// This name holds a claim: the caller is inside its own work.
     Nested,
     /// Every slot is taken.
@@ -41,16 +41,16 @@ impl Claims {
     }
 
     /// Claims a slot under `name`, which must be the calling thread's own: nobody else adds or removes it.
-    pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, Refused> {
+    pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, NoClaim> {
         if self.holds(name) {
-            return Err(Refused::Nested);
+            return Err(NoClaim::Nested);
         }
         let mark = name.saturating_add(1);
         let free = |slot: &&AtomicU64| {
             slot.compare_exchange(0, mark, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         };
-        self.slots.iter().find(free).map(Claim).ok_or(Refused::Full)
+        self.slots.iter().find(free).map(Claim).ok_or(NoClaim::Full)
     }
 }
 
@@ -70,9 +70,9 @@ mod tests {
     fn a_name_is_claimed_once_and_a_full_set_refuses() {
         let claims = Claims::new(Box::leak(Box::new([AtomicU64::new(0), AtomicU64::new(0)])));
         let first = claims.claim(7).unwrap();
-        assert_eq!(claims.claim(7).unwrap_err(), Refused::Nested);
+        assert_eq!(claims.claim(7).unwrap_err(), NoClaim::Nested);
         let second = claims.claim(8).unwrap();
-        assert_eq!(claims.claim(9).unwrap_err(), Refused::Full);
+        assert_eq!(claims.claim(9).unwrap_err(), NoClaim::Full);
         drop(first);
         assert!(claims.claim(7).is_ok());
         drop(second);

@@ -13,7 +13,7 @@ mod lock;
 mod per_cpu;
 pub(crate) mod twin;
 
-pub(crate) use claims::{Claims, Refused};
+pub(crate) use claims::{Claims, NoClaim};
 pub use counted::{CountedLock, LockCounts, LockStats, LockTable, Times};
 pub use epoch::{Epoch, GraceBusy, Pinned, Pins};
 pub use lock::{Held, Lock, Ranked};

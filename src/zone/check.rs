@@ -45,6 +45,13 @@ pub enum ZoneFault {
         /// As counted.
         counted: u64,
     },
+    /// The CMA lines do not make up what is counted as CMA.
+    Cma {
+        /// As noted.
+        noted: u64,
+        /// As counted.
+        counted: u64,
+    },
     /// The number of managed frames differs from the recount.
     Managed {
         /// As noted.
@@ -101,15 +108,18 @@ impl<P: Platform> Zone<P> {
                 counted: managed,
             });
         }
-        let lines = self.infos.iter();
-        let reserved =
-            lines.filter(|&info| Info(info.load(Relaxed)).kind() == Mobility::HighAtomic);
-        let (noted, counted) = (
-            self.reserved_highatomic(),
-            reserved.count() as u64 * u64::from(PLACES),
-        );
+        let frames_of = |kind: Mobility| {
+            let lines = self.infos.iter();
+            let lines = lines.filter(|&info| Info(info.load(Relaxed)).kind() == kind);
+            lines.count() as u64 * u64::from(PLACES)
+        };
+        let (noted, counted) = (self.reserved_highatomic(), frames_of(Mobility::HighAtomic));
         if noted != counted {
             return Err(ZoneFault::Reserve { noted, counted });
+        }
+        let (noted, counted) = (self.cma_frames(), frames_of(Mobility::Cma));
+        if noted != counted {
+            return Err(ZoneFault::Cma { noted, counted });
         }
         let behind = self
             .free
@@ -163,6 +173,13 @@ impl Shard {
         let hole = self.holes.of(info.holes());
         let says_something = hole.is_some_and(|hole| hole.unusable() != [0; 8]);
         if (info.holes() != 0) != says_something {
+            return Err(ZoneFault::Record);
+        }
+        let strays = hole.is_some_and(|hole| {
+            let (bad, awaited) = (hole.bad.load(), hole.awaited.load());
+            (0..8).any(|i| awaited[i] & !bad[i] != 0)
+        });
+        if strays {
             return Err(ZoneFault::Record);
         }
         let (absent, unusable) = match hole {
@@ -223,6 +240,9 @@ impl fmt::Display for ZoneFault {
             Self::Counter(pfn) => write!(f, "shard {pfn}: a counter differs from the recount"),
             Self::Reserve { noted, counted } => {
                 write!(f, "{noted} highatomic frames noted, {counted} counted")
+            }
+            Self::Cma { noted, counted } => {
+                write!(f, "{noted} CMA frames noted, {counted} counted")
             }
             Self::Managed { noted, counted } => {
                 write!(f, "{noted} managed frames noted, {counted} counted")

@@ -7,6 +7,7 @@
 
 use super::info::Fault;
 use super::line::{Bits, PLACES, WHOLE};
+use super::online::mask;
 use super::shard::Shard;
 
 impl Shard {
@@ -97,6 +98,8 @@ impl Shard {
                 self.put(line, place);
             }
         }
+        self.holes
+            .drop_awaited(hole, &mask(place, place + (1 << order)));
         Ok(())
     }
 

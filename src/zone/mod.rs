@@ -10,10 +10,6 @@
 //! stand its kind ([`Mobility`]) and its class, the order of its largest free block. A **shard** keeps sets of lines by
 //! kind and class, so that the fullest line that can serve a request is a few bit operations away. Wholly free lines
 //! form the same structure one level up, a bit to a line. No link ever lies in a free frame.
-#![allow(
-    dead_code,
-    reason = "not every service of a zone has a caller above it yet"
-)]
 
 mod bad;
 mod block;
@@ -48,11 +44,12 @@ pub(crate) use block::Block;
 pub use check::ZoneFault;
 pub use info::Fault;
 pub(crate) use isolate::Isolation;
-pub use isolate::{IsolateError, OfflineError, Purpose};
+pub(crate) use isolate::{IsolateError, OfflineError, Purpose};
 pub use mobility::Mobility;
-pub use online::OnlineError;
+pub(crate) use online::OnlineError;
 pub(crate) use refill::Sink;
-pub use reserve::{CmaError, Keep};
+pub(crate) use reporting::REPORT;
+pub use reserve::Keep;
 pub use watermark::{Access, BadLevels, Level, Levels};
 
 use crate::addr::{FrameRange, NodeId, Order, ZoneKind};
@@ -123,6 +120,8 @@ pub struct Zone<P: Platform> {
     bad: AtomicU64,
     /// Frames lent to the hypervisor; neither free nor managed.
     ballooned: AtomicU64,
+    /// Line at which the next report to the hypervisor begins; only a hint.
+    report_at: AtomicU32,
     /// Whether frames are being brought online or taken offline.
     changing: AtomicBool,
     watermarks: Watermarks,
@@ -244,6 +243,7 @@ impl<P: Platform> Zone<P> {
             cma: AtomicU64::new(0),
             bad: AtomicU64::new(0),
             ballooned: AtomicU64::new(0),
+            report_at: AtomicU32::new(0),
             changing: AtomicBool::new(false),
             watermarks: Watermarks::default(),
             grouping: AtomicBool::new(true),

@@ -5,8 +5,6 @@
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
 //! Used by: node.
 
-use core::fmt;
-
 use super::info::{Fault, Info};
 use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
 use super::shard::Shard;
@@ -28,8 +26,7 @@ impl Drop for Changing<'_> {
 
 /// Why frames cannot come online. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OnlineError {
+pub(crate) enum OnlineError {
     /// Part of the range is outside the zone's span.
     Outside {
         /// What was to come online.
@@ -52,20 +49,44 @@ impl<P: Platform> Zone<P> {
     /// # Errors
     /// [`OnlineError`], with nothing changed.
     pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
+        let _changing = self.claim_absent(range)?;
+        self.online_lines(range, off);
+        Ok(())
+    }
+
+    /// [`online`](Self::online); once nothing stands in the way, and before anybody can get a frame, `ready` is called, with no lock
+    /// held and interrupts as the caller has them.
+    pub(crate) fn online_after(
+        &self,
+        range: FrameRange,
+        ready: impl FnOnce(),
+    ) -> Result<(), OnlineError> {
+        let _changing = self.claim_absent(range)?;
+        ready();
+        self.online_lines(range, &IrqOff::new());
+        Ok(())
+    }
+
+    /// The right to bring a range online, all of which is absent and can be recorded.
+    fn claim_absent(&self, range: FrameRange) -> Result<Changing<'_>, OnlineError> {
         if !self.spec.span.covers(range) {
             return Err(OnlineError::Outside { range });
         }
-        let _changing = self.change().ok_or(OnlineError::Busy)?;
+        let changing = self.change().ok_or(OnlineError::Busy)?;
         self.check_absent(range)?;
+        Ok(changing)
+    }
+
+    /// Makes absent frames present, managed and free, on lines that the caller alone may change.
+    fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) {
         self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
         self.managed.fetch_add(range.frames(), Relaxed);
         self.present.fetch_add(range.frames(), Relaxed);
         self.regroup(self.managed().saturating_sub(self.levels().high));
-        Ok(())
     }
 
-    /// Counts `frames` of the span as existing, though others keep them since boot.
-    pub(crate) fn add_reserved(&self, frames: u64) {
+    /// Counts `frames` as existing from now on.
+    pub(crate) fn add_present(&self, frames: u64) {
         self.present.fetch_add(frames, Relaxed);
     }
 
@@ -204,7 +225,10 @@ impl Shard {
     pub(super) fn free_places(&mut self, line: u32, mask: &Words) {
         let info = self.info(line);
         let unusable = match self.holes.of(info.holes()) {
-            Some(hole) => hole.unusable(),
+            Some(hole) => {
+                self.holes.drop_awaited(hole, mask);
+                hole.unusable()
+            }
             None => [0; 8],
         };
         let before = self.words(line);
@@ -233,7 +257,7 @@ impl Shard {
 }
 
 /// Places `from..to` of a line.
-fn mask(from: u32, to: u32) -> Words {
+pub(super) fn mask(from: u32, to: u32) -> Words {
     core::array::from_fn(|i| {
         let start = i as u32 * 64;
         let (from, to) = (from.clamp(start, start + 64), to.clamp(start, start + 64));
@@ -244,20 +268,3 @@ fn mask(from: u32, to: u32) -> Words {
         }
     })
 }
-
-impl fmt::Display for OnlineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outside { range } => write!(f, "frames {range} are not all in the zone"),
-            Self::AlreadyManaged { range } => {
-                write!(f, "some frame of {range} is online already")
-            }
-            Self::TooManyHoles => {
-                f.write_str("too many lines have holes: align ranges to 512 frames")
-            }
-            Self::Busy => f.write_str("another range is being changed: try again"),
-        }
-    }
-}
-
-impl core::error::Error for OnlineError {}

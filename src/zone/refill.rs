@@ -28,11 +28,13 @@ pub(crate) trait Sink {
 }
 
 /// A sink of one piece.
+#[cfg(test)]
 struct Piece<'o> {
     out: &'o mut [u32],
     done: usize,
 }
 
+#[cfg(test)]
 impl Sink for Piece<'_> {
     #[inline]
     fn room(&mut self) -> &mut [u32] {
@@ -48,6 +50,7 @@ impl Sink for Piece<'_> {
 impl<P: Platform> Zone<P> {
     /// Takes up to `out.len()` blocks of `order` and returns how many; `out` then starts with their first frames,
     /// counted from [`base`](Self::base), ascending within a line.
+    #[cfg(test)]
     pub(crate) fn take_blocks(
         &self,
         order: Order,

@@ -1,13 +1,17 @@
 //! Measures framekeeper beside other allocators.
 //!
 //!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
+//!     cargo run --release -p framekeeper-bench -- lru [--quick] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
+//!     cargo run --release -p framekeeper-bench -- seeds [SEED|all] [--threads N] [--cpus LIST] [--json FILE] [--quick]
 
 mod clock;
 mod instructions;
+mod lru;
 mod machine;
 mod peers;
 mod report;
+mod seeds;
 mod subject;
 mod turnover;
 mod workloads;
@@ -35,10 +39,27 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Some("lru") => match lru::run(flag("--quick"), option("--json").as_deref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("the JSON was not written: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        Some("seeds") => {
+            let done = seeds::Options::parse(&args[1..])
+                .and_then(|options| seeds::run(&options).map_err(|error| error.to_string()));
+            if let Err(error) = &done {
+                eprintln!("{error}");
+            }
+            done.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
         Some("instructions") => instructions::run(flag("--check")),
         Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
         _ => {
-            eprintln!("alloc [--quick] [--only WORKLOAD] [--json FILE] | instructions [--check]");
+            eprintln!(
+                "alloc [--quick] [--only WORKLOAD] [--json FILE] | lru [--quick] [--json FILE] | instructions [--check]"
+            );
             ExitCode::FAILURE
         }
     }

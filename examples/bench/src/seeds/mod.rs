@@ -1,0 +1,122 @@
+//! Each mechanism off and on, in one binary and on one trace. See `shared` parts: [`port`] runs the crate's real code and writes its locks
+//! down, [`simulator`] says what they cost N CPUs, real threads say what they cost this machine.
+
+mod port;
+mod rows;
+mod s2;
+mod simulator;
+
+use std::time::Instant;
+
+use rows::Rows;
+
+/// What to run.
+pub struct Options {
+    pub seed: String,
+    /// Real threads.
+    pub threads: u32,
+    /// Virtual CPUs.
+    pub cpus: Vec<u32>,
+    /// Only what is the same on every run.
+    pub quick: bool,
+    pub json: Option<String>,
+}
+
+/// Runs of each variant on real threads, A B B A and so on.
+const RUNS: usize = 10;
+
+type Seed = (&'static str, fn(&Options, &mut Rows));
+const SEEDS: [Seed; 1] = [("s2", s2::run)];
+
+impl Options {
+    /// From the command line.
+    pub fn parse(args: &[String]) -> Result<Self, String> {
+        let mut options = Self {
+            seed: "all".into(),
+            threads: 2,
+            cpus: vec![2, 12, 24, 64, 128, 256],
+            quick: false,
+            json: None,
+        };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--quick" => options.quick = true,
+                "--json" => options.json = Some(value()?.clone()),
+                "--threads" => options.threads = number(value()?, 64)?,
+                "--cpus" => {
+                    let list = value()?.split(',').map(|cpus| number(cpus, 256));
+                    options.cpus = list.collect::<Result<_, _>>()?;
+                }
+                seed if seed == "all" || SEEDS.iter().any(|(name, _)| *name == seed) => {
+                    options.seed = seed.into();
+                }
+                other => return Err(format!("{other}: no such seed or option")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn number(text: &str, most: u32) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| (1..=most).contains(n));
+    number.ok_or(format!("{text}: a number from 1 to {most}"))
+}
+
+/// Runs, prints, and writes the JSON if asked to.
+pub fn run(options: &Options) -> std::io::Result<()> {
+    let started = Instant::now();
+    port::ready();
+    let mut rows = Rows::default();
+    for (name, seed) in SEEDS {
+        if options.seed == "all" || options.seed == name {
+            seed(options, &mut rows);
+        }
+    }
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!(
+        "{} figures in {:.1} s; {cores} cores; every count that is asserted held",
+        rows.0.len(),
+        started.elapsed().as_secs_f64()
+    );
+    options
+        .json
+        .as_ref()
+        .map_or(Ok(()), |file| std::fs::write(file, rows.json()))
+}
+
+/// Runs two variants on real threads in the order A B B A, [`RUNS`] times each, and gives each run's result to `take`.
+fn abba<T>(mut run: impl FnMut(usize) -> T, mut take: impl FnMut(usize, T)) {
+    for round in 0..RUNS {
+        let first = round % 2;
+        for variant in [first, 1 - first] {
+            take(variant, run(variant));
+        }
+    }
+}
+
+/// Milliseconds that threads need for their parts, from a common start; and each thread's result.
+fn on_threads<T: Send>(threads: u32, work: impl Fn(u32) -> T + Sync) -> (f64, Vec<T>) {
+    let start = std::sync::Barrier::new(threads as usize + 1);
+    std::thread::scope(|scope| {
+        let spawned: Vec<_> = (0..threads)
+            .map(|cpu| {
+                let (start, work) = (&start, &work);
+                scope.spawn(move || {
+                    crate::machine::run_as(cpu);
+                    port::act_as(cpu);
+                    start.wait();
+                    work(cpu)
+                })
+            })
+            .collect();
+        start.wait();
+        let began = Instant::now();
+        let results = spawned
+            .into_iter()
+            .map(|thread| thread.join().expect("no thread panics"))
+            .collect();
+        (began.elapsed().as_secs_f64() * 1000.0, results)
+    })
+}
