@@ -1,9 +1,11 @@
-//! Each mechanism off and on, in one binary and on one trace. See `shared` parts: [`port`] runs the crate's real code and writes its locks
+//! Each mechanism off and on, in one binary and on one trace. [`port`] runs the crate's real code and writes its locks
 //! down, [`simulator`] says what they cost N CPUs, real threads say what they cost this machine.
 
 mod port;
 mod rows;
 mod s2;
+mod s3;
+mod s4;
 mod simulator;
 
 use std::time::Instant;
@@ -26,7 +28,7 @@ pub struct Options {
 const RUNS: usize = 10;
 
 type Seed = (&'static str, fn(&Options, &mut Rows));
-const SEEDS: [Seed; 1] = [("s2", s2::run)];
+const SEEDS: [Seed; 3] = [("s2", s2::run), ("s3", s3::run), ("s4", s4::run)];
 
 impl Options {
     /// From the command line.
