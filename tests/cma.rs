@@ -30,7 +30,7 @@ fn stay(_: FrameRange) -> Moved {
 }
 
 fn all(allocator: &PageAllocator<Host>, kind: Mobility) -> BTreeMap<u64, Pages<'_, Host>> {
-    let request = Request::new(Order::ZERO).ignore_watermarks().mobility(kind);
+    let request = Request::new(Order::ZERO).mobility(kind).ignore_watermarks();
     std::iter::from_fn(|| allocator.try_alloc(request).ok())
         .map(|pages| (pages.pfn().0, pages))
         .collect()
@@ -47,6 +47,8 @@ fn an_area_serves_movable_requests_only_until_a_piece_of_it_is_wanted() {
     assert_eq!((cma.area(), cma.used_frames()), (area, 0));
     let counts = allocator.zone_counts().next().unwrap();
     assert_eq!((counts.cma, counts.free_cma), (2048, 2048));
+    let text = framekeeper::report::Zoneinfo(&allocator).to_string();
+    assert!(text.contains("cma      2048") && text.contains("nr_free_cma  2048"));
     let unmovable = all(&allocator, Mobility::Unmovable);
     assert!(area.iter().all(|pfn| !unmovable.contains_key(&pfn.0)));
     let mut lent = all(&allocator, Mobility::Movable);
@@ -137,7 +139,8 @@ fn a_place_that_cannot_be_emptied_is_passed_over() {
         Moved::Tried
     });
     assert_eq!(piece.unwrap().frames(), range(1536, 2048));
-    let busy = allocator.try_alloc(Request::new(Order::ZERO).mobility(Mobility::Movable));
+    let movable = Request::new(Order::ZERO).mobility(Mobility::Movable);
+    let busy = allocator.try_alloc(movable.ignore_watermarks());
     let busy = busy.unwrap();
     assert!(range(1536, 2048).contains(busy.pfn()));
     let mut asked = 0;

@@ -9,8 +9,9 @@ use std::sync::OnceLock;
 use framekeeper::alloc::{Contents, Damage, POISON};
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Config, ContigError, CpuId, FrameRange, InitError, Moved, NodeId, Order, PageAllocator, Pages,
-    Pfn, PhysAddr, Platform, Refused, Request,
+    Backing, Config, ContigError, Copied, CpuId, Evict, FrameRange, InitError, Isolated, MemcgId,
+    Migrate, Mm, MmConfig, Mobility, Moved, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr,
+    Platform, Refused, Release, Request, Unmap, WriteOut,
 };
 use host::YieldLock;
 
@@ -57,10 +58,47 @@ unsafe impl Platform for Mapped {
     }
 }
 
-fn arena(n: u64, contents: Contents) -> Result<PageAllocator<Mapped>, InitError> {
+/// Nothing is ever mapped: a folio has only the reference that the test holds, until it lets go.
+impl Evict for Mapped {
+    fn referenced(_: &Isolated<'_, Self>) -> u32 {
+        0
+    }
+    fn unmap(_: &Isolated<'_, Self>) -> Unmap {
+        Unmap::Done
+    }
+    fn write_out(_: &Isolated<'_, Self>) -> WriteOut {
+        WriteOut::Done
+    }
+    fn release(folio: &Isolated<'_, Self>) -> Release {
+        if folio.clear_word_bits(1) & 1 != 0 {
+            // SAFETY: the test gave the reference up as a number, and set the bit.
+            #[allow(unsafe_code)]
+            drop(unsafe { folio.mm().folio_from_raw(folio.pfn()) });
+        }
+        Release::Done
+    }
+    fn remap(folio: &Isolated<'_, Self>) {
+        folio.set_word_bits(1);
+        let _kept = folio.reference().into_raw();
+    }
+}
+
+impl Migrate for Mapped {
+    fn copy(moving: &framekeeper::Moving) -> Copied {
+        stray_write(moving.to.addr(12), moving.word as u8);
+        Copied::Done
+    }
+}
+
+fn region(n: u64) -> BootMap {
     let mut map: BootMap = BootMap::new();
     map.add(NodeId(0), PhysAddr(BASE + n * FRAMES * 4096), FRAMES * 4096)
         .unwrap();
+    map
+}
+
+fn arena(n: u64, contents: Contents) -> Result<PageAllocator<Mapped>, InitError> {
+    let mut map = region(n);
     // SAFETY: arena `n` is one test's.
     #[allow(unsafe_code)]
     let memory: Memory<'_, Mapped> = unsafe { Memory::claim(&mut map) };
@@ -247,6 +285,47 @@ fn what_comes_online_holds_what_free_memory_holds_whatever_was_written_meanwhile
         assert_eq!(allocator.damage(), None);
         allocator.check().unwrap();
     }
+}
+
+#[test]
+fn compaction_moves_no_folio_to_a_frame_that_was_written_to_while_it_was_free() {
+    // misuse 26
+    let mut map = region(11);
+    // SAFETY: arena 11 is this test's.
+    #[allow(unsafe_code)]
+    let memory: Memory<'_, Mapped> = unsafe { Memory::claim(&mut map) };
+    let mut config = MmConfig::new(1, 2);
+    config.alloc.contents = Contents::Poison;
+    let mm = Mm::new(memory.with_storage(host::storage(1 << 20)), &config);
+    let mm = mm.map_err(Refused::into_error).unwrap();
+    let movable = Request::new(Order::ZERO)
+        .mobility(Mobility::Movable)
+        .ignore_watermarks();
+    let mut all: Vec<_> = std::iter::from_fn(|| mm.try_alloc(movable).ok()).collect();
+    assert_eq!(all.len() as u64, FRAMES);
+    all.sort_by_key(Pages::pfn);
+    let first = all[0].pfn().0;
+    for (i, pages) in all.into_iter().enumerate() {
+        if i % 4 == 0 {
+            let folio = pages.try_charge_to(&mm, MemcgId::ROOT).unwrap();
+            folio.add_to_lru(Backing::Anon).unwrap();
+            folio.set_word_bits(1);
+            let _kept = folio.into_raw();
+        }
+    }
+    mm.drain_lru();
+    // Some of the free frames that folios would move to: the second half is free but for 128 frames.
+    let written: Vec<_> = (0..40).map(|n| Pfn(first + 512 + 4 * n + 1)).collect();
+    for pfn in &written {
+        stray_write(pfn.addr(12), 7);
+    }
+    let moved = mm.compact(NodeId(0), Order::PAGEBLOCK).moved;
+    assert_eq!(moved, 128, "the first half was emptied");
+    let damage = mm.allocator().damage().unwrap();
+    assert!(written.contains(&damage.pfn));
+    assert_eq!((damage.offset, damage.found), (0, 7));
+    assert!(written.iter().all(|&pfn| mm.try_get(pfn).is_none()));
+    mm.check().unwrap();
 }
 
 #[test]

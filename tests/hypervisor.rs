@@ -15,7 +15,9 @@ use machine::{allocator, one_region};
 
 const FIRST: u64 = 1 << 20;
 const FRAMES: u64 = 1 << 20;
-const ONE: Request = Request::new(Order::ZERO).mobility(Mobility::Movable);
+const ONE: Request = Request::new(Order::ZERO)
+    .mobility(Mobility::Movable)
+    .ignore_watermarks();
 
 fn machine() -> PageAllocator<Host> {
     allocator(one_region(FIRST, FRAMES), &Config::default()).unwrap()
@@ -134,7 +136,9 @@ fn lent_frames_are_not_managed_and_limits_follow_both_ways() {
     );
     assert_eq!(allocator.managed_frames(), managed - (13 << 14));
     allocator.check().unwrap();
-    assert_eq!(balloon.deflate(100, |_| ()), 13);
+    assert_eq!(balloon.inflate(huge, 100, |_| ()).unwrap(), 3);
+    assert_eq!(balloon.inflate(huge, 100, |_| ()).unwrap(), 0, "full");
+    assert_eq!(balloon.deflate(100, |_| ()), 16);
     assert_eq!(balloon.deflate(100, |_| ()), 0);
     assert_eq!(balloon.inflate(ONE, 5, |_| ()).unwrap(), 5);
     drop(balloon);
@@ -151,19 +155,18 @@ fn lent_frames_are_not_managed_and_limits_follow_both_ways() {
 fn a_balloon_takes_what_there_is_and_says_when_there_is_nothing() {
     let allocator = allocator(one_region(FIRST, 2048), &Config::default()).unwrap();
     let mut balloon = Balloon::<Host, 4096>::new(&allocator);
-    let lent = balloon
-        .inflate(ONE.ignore_watermarks(), 4096, |_| ())
-        .unwrap();
-    assert_eq!((lent, allocator.managed_frames()), (2048, 0));
+    let kept = allocator.try_alloc(ONE).unwrap();
+    let lent = balloon.inflate(ONE, 4096, |_| ()).unwrap();
+    assert_eq!((lent, allocator.managed_frames()), (2047, 1));
     allocator.check().unwrap();
-    let more = balloon.inflate(ONE.ignore_watermarks(), 1, |_| ());
-    assert!(matches!(more, Err(AllocError::NoSuchZone(_))), "{more:?}");
+    let more = balloon.inflate(ONE, 1, |_| ());
+    assert!(matches!(more, Err(AllocError::OutOfMemory(_))), "{more:?}");
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         balloon.deflate(10, |_| panic!("device gone"))
     }));
     assert!(panicked.is_err());
     allocator.check().unwrap();
-    drop(balloon);
+    drop((balloon, kept));
     assert_eq!(
         (allocator.free_frames(), allocator.managed_frames()),
         (2048, 2048)

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::{
     Balloon, Cma, Config, FrameRange, Mobility, Moved, NodeId, Order, PageAllocator, Pages, Pfn,
-    PhysAddr, Reported, Request,
+    PhysAddr, Refused, Reported, Request,
 };
 use stepper::{Stepped, at_every_point};
 
@@ -41,7 +41,7 @@ fn machine() -> &'static PageAllocator<Stepped> {
         raw_codes: false,
         ..Config::default()
     };
-    let allocator = PageAllocator::new(memory, &config).map_err(|refused| refused.0);
+    let allocator = PageAllocator::new(memory, &config).map_err(Refused::into_error);
     Box::leak(Box::new(allocator.unwrap()))
 }
 
@@ -50,7 +50,9 @@ fn range(start: u64, end: u64) -> FrameRange {
 }
 
 fn movable(order: u8) -> Request {
-    Request::new(Order::new(order).unwrap()).mobility(Mobility::Movable)
+    Request::new(Order::new(order).unwrap())
+        .mobility(Mobility::Movable)
+        .ignore_watermarks()
 }
 
 fn setup() -> State {

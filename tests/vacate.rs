@@ -13,7 +13,9 @@ use host::Host;
 use kernel::{NO_COPY, STUCK, build, machine, map, unmap};
 
 fn movable(order: u8) -> Request {
-    Request::new(Order::new(order).unwrap()).mobility(Mobility::Movable)
+    Request::new(Order::new(order).unwrap())
+        .mobility(Mobility::Movable)
+        .ignore_watermarks()
 }
 
 /// Fills all memory with folios of an order, then frees all but every `keep`th.

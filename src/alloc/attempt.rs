@@ -96,6 +96,12 @@ impl Attempt {
         zone.suffices(request.order(), mark, reserve, self.access, most)
     }
 
+    /// Whether it goes further than an ordinary request may.
+    fn is_privileged(self) -> bool {
+        let beyond = Access::MIN_RESERVE | Access::HIGHATOMIC | Access::OOM;
+        self.floor == Floor::Nothing || self.access.intersects(beyond)
+    }
+
     /// Whether frames that are kept for urgent requests are there for this one, when there are no others.
     fn takes_kept(self) -> bool {
         self.floor == Floor::Nothing || self.access.intersects(Access::OOM | Access::NON_BLOCK)
@@ -206,26 +212,26 @@ impl<P: Platform> PageAllocator<P> {
         off: &IrqOff<P>,
     ) -> Option<Pages<'_, P>> {
         let entry = self.nodes.zones().get(usize::from(index))?;
-        let spare = self.spare(entry, request, attempt)?;
+        let spare = self.spare(entry, request, attempt);
         let (zone, order) = (&entry.zone, request.order());
-        // What is kept for urgent requests never goes to a pageset.
-        let frame = if request.sort().is_cached() && !attempt.access.contains(Access::HIGHATOMIC) {
-            self.pagesets.of(cpu, u32::from(index)).and_then(|pageset| {
-                let mut cache = pageset.try_lock(off)?;
-                cache.refill(
-                    request.sort().list(),
-                    order,
-                    zone,
-                    zone.home_shard(cpu),
-                    entry.pressure(),
-                    spare >> order.get(),
-                    off,
-                )
-            })
-        } else {
-            None
+        let parked = || {
+            let pageset = self.pagesets.of(cpu, u32::from(index))?;
+            let mut cache = pageset.try_lock(off)?;
+            // What only some may use is not parked, where anybody would get it.
+            let most = match attempt.is_privileged() {
+                true => 0,
+                false => spare.unwrap_or(0) >> order.get(),
+            };
+            // What is parked already is not free, so no watermark counts it.
+            let (list, home) = (request.sort().list(), zone.home_shard(cpu));
+            cache.refill(list, order, zone, home, entry.pressure(), most, off)
+        };
+        let frame = match request.sort().is_cached() {
+            true => parked(),
+            false => None,
         };
         let frame = frame.or_else(|| {
+            spare?;
             let block = take_block(zone, request, attempt, cpu, off)?;
             let (pfn, _) = block.into_parts();
             Some((pfn.0 - zone.base().0) as u32)

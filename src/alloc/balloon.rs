@@ -52,7 +52,8 @@ impl<'a, P: Platform, const N: usize> Balloon<'a, P, N> {
         mut tell: impl FnMut(FrameRange),
     ) -> Result<usize, AllocError> {
         let _limits = Limits(self.allocator);
-        for lent in 0..blocks.min(self.blocks.remaining_capacity()) {
+        let blocks = blocks.min(self.blocks.remaining_capacity());
+        for lent in 0..blocks {
             let pages = match self.allocator.try_alloc(request) {
                 Ok(pages) => pages,
                 Err(error) if lent == 0 => return Err(error),
@@ -64,7 +65,7 @@ impl<'a, P: Platform, const N: usize> Balloon<'a, P, N> {
             self.blocks.push(pages);
             tell(frames);
         }
-        Ok(blocks.min(N))
+        Ok(blocks)
     }
 
     /// Takes up to `blocks` blocks back, those lent last first, and returns how many. `tell` is told the frames of each before they are

@@ -25,7 +25,7 @@ impl<P: Platform> PageAllocator<P> {
             .map(|(index, zone)| (index, zone.kind, &zone.zone))
     }
 
-    /// Takes a block for a folio to move to from a line of a zone. One that was written to while it was free is leaked.
+    /// Takes a block for a folio to move to from a line of a zone. Those that were written to while they were free are leaked.
     pub(crate) fn take_target(
         &self,
         zone: &Zone<P>,
@@ -33,13 +33,13 @@ impl<P: Platform> PageAllocator<P> {
         order: Order,
         off: &IrqOff<P>,
     ) -> Option<Block> {
-        let block = zone.take_from_line(line, order, off)?;
-        match self.damage_in(block.frames(), order.frames()) {
-            None => Some(block),
-            Some(_) => {
-                let _ = block.into_parts();
-                None
+        loop {
+            let block = zone.take_from_line(line, order, off)?;
+            if self.damage_in(block.frames(), order.frames()).is_none() {
+                return Some(block);
             }
+            // What is leaked stays out of the line, so this ends.
+            let _ = block.into_parts();
         }
     }
 

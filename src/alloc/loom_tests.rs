@@ -36,7 +36,7 @@ model_platform!(
     LEFT_OUT: &'static str = "bad: the drain may bring it back"
 );
 
-const ONE: Request = Request::new(Order::ZERO);
+const ONE: Request = Request::new(Order::ZERO).ignore_watermarks();
 
 fn machine<P: Platform>() -> &'static PageAllocator<P> {
     let mut map: BootMap = BootMap::new();

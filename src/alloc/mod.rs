@@ -29,6 +29,8 @@ mod relief;
 mod reporting;
 mod request;
 mod slow;
+#[cfg(all(test, not(loom)))]
+mod slow_tests;
 
 use core::fmt;
 

@@ -9,8 +9,9 @@ use core::fmt;
 use super::Zone;
 use super::counts::Counts;
 use super::info::Info;
-use super::line::{self, ALL_FREE, PLACES, WHOLE};
+use super::line::{ALL_FREE, PLACES};
 use super::mobility::Mobility;
+use super::shape::Shape;
 use super::shard::{SETS, Shard};
 use crate::addr::Pfn;
 use crate::platform::{IrqOff, Platform};
@@ -154,7 +155,7 @@ impl Shard {
         if free != info.free() {
             return Err(ZoneFault::FreeCount);
         }
-        if line::class_at_most(&words, WHOLE as i8) != info.class() {
+        if Shape::of(&words).class() != info.class() || Shape::of(&bits) != self.shape(line) {
             return Err(ZoneFault::Class);
         }
         let (giant, place) = self.giant(line);
@@ -204,11 +205,16 @@ impl Shard {
             let words = self.giants[giant as usize].load();
             let info: Info = self.giant_info(giant);
             let free: u32 = words.iter().map(|word| word.count_ones()).sum();
-            let class = line::class_at_most(&words, WHOLE as i8);
+            let shape = Shape::of(&words);
+            let class = shape.class();
             let in_sets = (0..10).all(|set: u32| {
                 self.pool.contains(set, giant) == (class >= 0 && set == class as u32)
             });
-            if free != info.free() || class != info.class() || !in_sets {
+            if free != info.free()
+                || class != info.class()
+                || shape != self.giant_shape(giant)
+                || !in_sets
+            {
                 return Err(giant);
             }
             if class >= 0 {

@@ -63,7 +63,6 @@ impl<P: Platform> Zone<P> {
     }
 
     /// [`take`](Self::take) without the last step: nothing that belongs to another kind is touched.
-    #[allow(dead_code, reason = "urgent requests come with the slow path")]
     pub(crate) fn take_unmixed(
         &self,
         order: Order,

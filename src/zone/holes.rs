@@ -20,14 +20,14 @@ pub(super) struct Hole {
     pub(super) bad: Line,
     /// Those of them that somebody uses still, or a pageset parks.
     pub(super) awaited: Line,
-    /// Whether a line has it.
-    taken: AtomicBool,
 }
 
 /// All records of a zone. Number 0 stands for "none" and is not kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holes {
     records: &'static [Hole],
+    /// Whether a line has the record: apart, since records fill their cache lines.
+    taken: &'static [AtomicBool],
     /// One word: bad frames that were awaited and have come back, until [`Zone::take_returned`](super::Zone::take_returned).
     returned: &'static [AtomicU32],
 }
@@ -50,6 +50,7 @@ impl Holes {
     pub(super) fn build(bump: &mut Bump<'_>, count: usize) -> Result<Self, StorageFull> {
         Ok(Self {
             records: bump.slots(count, |_| Hole::default())?,
+            taken: bump.slots(count, |_| AtomicBool::new(false))?,
             returned: bump.slots(1, |_| AtomicU32::new(0))?,
         })
     }
@@ -62,19 +63,20 @@ impl Holes {
     /// Number of a record that no line had, empty.
     pub(super) fn take(&self) -> Option<usize> {
         let n = self
-            .records
+            .taken
             .iter()
-            .position(|record| !record.taken.load(Relaxed) && !record.taken.swap(true, Relaxed))?;
-        self.records[n].absent.store(&[0; 8]);
-        self.records[n].bad.store(&[0; 8]);
-        self.records[n].awaited.store(&[0; 8]);
+            .position(|taken| !taken.load(Relaxed) && !taken.swap(true, Relaxed))?;
+        let record = self.records.get(n)?;
+        record.absent.store(&[0; 8]);
+        record.bad.store(&[0; 8]);
+        record.awaited.store(&[0; 8]);
         Some(n + 1)
     }
 
     /// Gives a record back.
     pub(super) fn give(&self, n: usize) {
-        if let Some(record) = self.of(n) {
-            record.taken.store(false, Relaxed);
+        if let Some(taken) = n.checked_sub(1).and_then(|n| self.taken.get(n)) {
+            taken.store(false, Relaxed);
         }
     }
 
@@ -105,9 +107,7 @@ impl Holes {
 
     /// Number of records that no line has.
     pub(super) fn left(&self) -> usize {
-        self.records
-            .iter()
-            .filter(|record| !record.taken.load(Relaxed))
-            .count()
+        let free = self.taken.iter().filter(|taken| !taken.load(Relaxed));
+        free.count()
     }
 }

@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use super::holes::Hole;
 use super::info::{Info, Isolated};
-use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
+use super::line::{ALL_FREE, PLACES, WHOLE, Words};
 use super::shard::Shard;
 use super::{Mobility, Zone};
 use crate::addr::{FrameRange, Pfn};
@@ -283,12 +283,9 @@ impl Shard {
         let info = self.info(line);
         let words = self.words(line);
         let left: Words = core::array::from_fn(|i| words[i] & !mask[i]);
-        let free: u32 = left.iter().map(|word| word.count_ones()).sum();
-        self.counts.sub(info, info.free() - free);
-        if free != info.free() {
-            self.lines[line as usize].store(&left);
-        }
-        self.update(line, info.with(free, class_at_most(&left, info.class())));
+        let new = self.rewrite(line, &left, info);
+        self.counts.sub(info, info.free() - new.free());
+        self.update(line, new);
     }
 
     /// Takes the places of `mask` offline, which are free, bad or absent; returns how many were online.

@@ -6,7 +6,7 @@
 //! Used by: node.
 
 use super::info::{Fault, Info};
-use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
+use super::line::{ALL_FREE, PLACES, WHOLE, Words};
 use super::shard::Shard;
 use super::{MAX_LINES_PER_HOLD, Zone};
 use crate::addr::FrameRange;
@@ -233,15 +233,9 @@ impl Shard {
         };
         let before = self.words(line);
         let words: Words = core::array::from_fn(|i| before[i] | mask[i] & !unusable[i]);
-        let free: u32 = words.iter().map(|word| word.count_ones()).sum();
-        let class = class_at_most(&words, WHOLE as i8);
-        if free == PLACES {
-            self.lines[line as usize].store(&[0; 8]);
-        } else {
-            self.lines[line as usize].store(&words);
-        }
-        self.counts.add(info, free - info.free());
-        self.update(line, info.with(free, class));
+        let new = self.rewrite(line, &words, info);
+        self.counts.add(info, new.free() - info.free());
+        self.update(line, new);
     }
 
     /// Gives the record of a line back if it says nothing any more.

@@ -43,7 +43,6 @@ impl<P: Platform> Zone<P> {
 
     /// Keeps the lines of a block, which the caller has just taken for an urgent request, for such requests. Returns
     /// how many frames joined the reserve: none if it is full.
-    #[allow(dead_code, reason = "urgent requests come with the slow path")]
     pub(crate) fn reserve_highatomic(&self, pfn: Pfn, order: Order, off: &IrqOff<P>) -> u64 {
         let Ok(frame) = self.locate(pfn, order) else {
             return 0;
@@ -68,7 +67,6 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Adds a line to the count, unless the reserve was full before this block, of which `already` was added.
-    #[allow(dead_code, reason = "urgent requests come with the slow path")]
     fn claim_reserve(&self, already: u64) -> bool {
         let cap = self.highatomic_cap();
         self.reserved
@@ -84,7 +82,6 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Gives one line of the reserve that has free frames to `kind`. Returns whether there was one to give.
-    #[allow(dead_code, reason = "urgent requests come with the slow path")]
     pub(crate) fn unreserve_highatomic(&self, kind: Mobility, keep: Keep, off: &IrqOff<P>) -> bool {
         let kept = match keep {
             Keep::One => u64::from(PLACES),
@@ -155,7 +152,6 @@ impl Shard {
     }
 
     /// Some line of `kind` that has free frames: the emptiest class, lowest address.
-    #[allow(dead_code, reason = "urgent requests come with the slow path")]
     fn any_line(&self, kind: Mobility) -> Option<u32> {
         let class = self.counts.classes(kind, 0).checked_ilog2()?;
         Some(self.index.first(kind as u32 * CLASSES + class))

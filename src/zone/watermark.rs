@@ -11,7 +11,10 @@ use bitflags::bitflags;
 use super::{Mobility, Zone};
 use crate::addr::Order;
 use crate::platform::Platform;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Frames in a pageblock.
 const BLOCK: u64 = Order::PAGEBLOCK.frames();
@@ -161,13 +164,14 @@ impl<P: Platform> Zone<P> {
             .watermarks
             .boost
             .fetch_update(Relaxed, Relaxed, |boost| Some((boost + BLOCK).min(most)));
-        self.watermarks.boosted.store(true, Relaxed);
+        // Release pairs with the Acquire of `take_boosted`: who takes the mark sees the boost that it stands for.
+        self.watermarks.boosted.store(true, Release);
     }
 
     /// Whether the boost was raised since the last call: the background is to be woken for it, once.
     pub(crate) fn take_boosted(&self) -> bool {
         // A load first: nearly always it was not, and the word is read by all CPUs.
-        self.watermarks.boosted.load(Relaxed) && self.watermarks.boosted.swap(false, Relaxed)
+        self.watermarks.boosted.load(Relaxed) && self.watermarks.boosted.swap(false, Acquire)
     }
 
     /// Takes back what a round of background reclaim has made good. Stops at zero.

@@ -80,10 +80,10 @@ pub fn loop_for_callgrind(args: &[String]) -> ExitCode {
     };
     run_as(0);
     match subject.as_str() {
-        "framekeeper" if name == "lru" => crate::lru::rounds(calls),
         "framekeeper" => match name.as_str() {
             "raw" => Framekeeper::new().raw_ping_pong(calls),
             "rawwrong" => Framekeeper::new().wrong_raw_frees(calls),
+            "lru" => crate::lru::rounds(calls),
             _ => work(&Framekeeper::new(), name, calls),
         },
         _ => work(&LockedStack::new(), name, calls),
