@@ -98,27 +98,29 @@ fn abba<T>(mut run: impl FnMut(usize) -> T, mut take: impl FnMut(usize, T)) {
     }
 }
 
-/// Milliseconds that threads need for their parts, from a common start; and each thread's result.
+/// Milliseconds from the first thread's start to the last one's end, by their own clocks; and each thread's result.
 fn on_threads<T: Send>(threads: u32, work: impl Fn(u32) -> T + Sync) -> (f64, Vec<T>) {
-    let start = std::sync::Barrier::new(threads as usize + 1);
-    std::thread::scope(|scope| {
-        let spawned: Vec<_> = (0..threads)
-            .map(|cpu| {
-                let (start, work) = (&start, &work);
-                scope.spawn(move || {
-                    crate::machine::run_as(cpu);
-                    port::act_as(cpu);
-                    start.wait();
-                    work(cpu)
-                })
-            })
-            .collect();
-        start.wait();
+    let barrier = std::sync::Barrier::new(threads as usize);
+    let run = &|cpu| {
+        crate::machine::run_as(cpu);
+        port::act_as(cpu);
+        barrier.wait();
         let began = Instant::now();
-        let results = spawned
-            .into_iter()
-            .map(|thread| thread.join().expect("no thread panics"))
+        let result = work(cpu);
+        (began, Instant::now(), result)
+    };
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let spawned: Vec<_> = (0..threads)
+            .map(|cpu| scope.spawn(move || run(cpu)))
             .collect();
-        (began.elapsed().as_secs_f64() * 1000.0, results)
-    })
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
+        let joined = spawned.into_iter().map(join);
+        joined.map(|done| done.expect("no thread panics")).collect()
+    });
+    let began = done.iter().map(|done| done.0).min();
+    let ended = done.iter().map(|done| done.1).max();
+    let wall = began
+        .zip(ended)
+        .map_or(0.0, |(began, ended)| (ended - began).as_secs_f64());
+    (wall * 1000.0, done.into_iter().map(|done| done.2).collect())
 }
