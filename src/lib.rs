@@ -89,8 +89,8 @@ pub use mm::{
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{
-    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Reclaimed, Release, Stop,
-    Unmap, WriteOut,
+    Background, BackgroundStop, CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving,
+    Reclaimed, Release, Stop, Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
 pub use zone::{MarkError, Mobility, WasBad};

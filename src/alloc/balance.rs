@@ -9,7 +9,7 @@ use super::{PageAllocator, Request};
 use crate::addr::{NodeId, Order, ZoneKind};
 use crate::node::NodeZone;
 use crate::platform::{IrqOff, Platform};
-use crate::zone::{Access, Level};
+use crate::zone::{Access, Level, Zone};
 
 /// By how much each zone of a node was boosted at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,6 +56,15 @@ impl<P: Platform> PageAllocator<P> {
         for zone in self.managed_zones(node, ZoneKind::Movable) {
             zone.zone.lower_boost(seen.0[zone.kind as usize]);
         }
+    }
+
+    /// The zones of a node that have memory, up to `highest`.
+    pub(crate) fn zones_up_to(
+        &self,
+        node: NodeId,
+        highest: ZoneKind,
+    ) -> impl Iterator<Item = &'static Zone<P>> + use<P> {
+        self.managed_zones(node, highest).map(|entry| &entry.zone)
     }
 
     fn managed_zones(

@@ -7,6 +7,8 @@
 //! reference, so that another last put sees that it must unlink.
 //! Lock ranks: takes `LruVec`, one at a time, at most [`SCAN`] frames a hold. Used by: mm (handles), reclaim.
 
+use core::ops::AddAssign;
+
 use arrayvec::ArrayVec;
 
 use super::in_hand::{Hands, Tally};
@@ -113,6 +115,12 @@ impl<P: Platform> View<'_, P> {
         held.lruvec
             .list_mut(kind)
             .splice_front(self.frames, &mut aside);
+        let moves = &mut held.lruvec.moves;
+        match kind {
+            ListKind::InactiveAnon | ListKind::InactiveFile => &mut moves.scanned,
+            ListKind::ActiveAnon | ListKind::ActiveFile => &mut moves.refilled,
+        }
+        .add_assign(u64::from(tail.scanned));
         tail
     }
 

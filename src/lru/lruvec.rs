@@ -46,6 +46,10 @@ pub struct Moves {
     pub stranded: u64,
     /// Faulted in again soon after reclaim took them, so they became active at once.
     pub refault_activated: u64,
+    /// Folios of inactive lists that reclaim looked at (`pgscan`).
+    pub scanned: u64,
+    /// Folios of active lists that reclaim looked at (`pgrefill`).
+    pub refilled: u64,
 }
 
 /// An end of a list.
@@ -205,6 +209,8 @@ impl Moves {
         self.rescued += child.rescued;
         self.stranded += child.stranded;
         self.refault_activated += child.refault_activated;
+        self.scanned += child.scanned;
+        self.refilled += child.refilled;
     }
 }
 

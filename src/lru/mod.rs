@@ -37,6 +37,7 @@ pub(crate) use isolate::{SCAN, Scanned};
 use lruvec::LruVec;
 pub use lruvec::Moves;
 pub(crate) use mlock::Mlock;
+pub(crate) use workingset::Costs;
 use workingset::Layout;
 pub use workingset::{Refault, Shadow, Swap};
 

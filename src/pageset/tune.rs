@@ -235,6 +235,18 @@ mod tests {
     }
 
     #[test]
+    fn pageblocks_that_stay_under_the_fixed_rule_are_a_small_share_of_the_zone() {
+        for (managed, cpus, most) in [(176_128, 2, 6), (1 << 20, 2, 24), (1 << 20, 8, 8)] {
+            let limits = Limits::new(Policy::Fixed, &inputs(managed, 0, cpus));
+            assert_eq!(limits.pageblocks, most);
+            let weight = u32::from(limits.weight(Order::PAGEBLOCK));
+            assert!(limits.high_max / weight <= most + 1, "{managed}");
+        }
+        let small = Limits::new(Policy::Fixed, &inputs(100_000, 0, 2));
+        assert_eq!(small.weight(Order::PAGEBLOCK), 512);
+    }
+
+    #[test]
     fn a_fraction_set_by_hand_switches_the_tuning_off() {
         let by_hand = Inputs {
             fraction: Some(8),

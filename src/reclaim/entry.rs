@@ -7,20 +7,19 @@
 
 use super::evict::Evict;
 use super::scan::Progress;
-use crate::addr::ZoneKind;
+use crate::addr::{NodeId, ZoneKind};
 use crate::alloc::{AllocError, Oom, Pages, Request};
 use crate::boot::Refused;
-use crate::memcg::{self, Event, Force, MemcgId, Walk};
+use crate::memcg::{self, Event, Force, MemcgId};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
-use crate::platform::IrqOff;
 use crate::sync::NoClaim;
 
 /// Rounds of reclaim that one request makes before it gives up (`MAX_RECLAIM_RETRIES`).
 const ROUNDS: u32 = 16;
 /// Frames that a round frees at least, if it can (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;
-/// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
-const FIRST_PRIORITY: u32 = 12;
+/// A group at its limit gives up a 128th of it at most for one charge: all that is freed beyond need stands empty.
+const SHARE_SHIFT: u32 = 7;
 
 /// A group's limit does not ask where its frames are.
 const ANY_ZONE: ZoneKind = ZoneKind::Movable;
@@ -75,6 +74,13 @@ impl<P: Evict> Mm<P> {
         self.reclaim_subtree(MemcgId::ROOT, target, ANY_ZONE)
     }
 
+    /// Frees up to `target` frames of one node, from every group.
+    pub fn reclaim_node(&self, node: NodeId, target: u64) -> Reclaimed {
+        let mut progress = Progress::new(MemcgId::ROOT, ANY_ZONE, target);
+        progress.node = Some(node.0.into());
+        self.reclaim_with(progress)
+    }
+
     /// Frees up to `target` frames that are charged to a group or below it.
     ///
     /// # Errors
@@ -107,6 +113,10 @@ impl<P: Evict> Mm<P> {
         target: u64,
         highest: ZoneKind,
     ) -> Reclaimed {
+        self.reclaim_with(Progress::new(root, highest, target))
+    }
+
+    fn reclaim_with(&self, mut progress: Progress) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
@@ -120,22 +130,9 @@ impl<P: Evict> Mm<P> {
         };
         // What waits in this CPU's batches is on no list yet.
         self.drain_lru_cpu(P::cpu());
-        let mut progress = Progress {
-            root,
-            highest,
-            target,
-            freed: 0,
-            scanned: 0,
-            objects: 0,
-            priority: FIRST_PRIORITY,
-            force_deactivate: false,
-        };
-        self.scan_at_rising_priority(root, &mut progress);
-        if progress.freed == 0 {
-            // Other CPUs' batches may hold all there is, and active lists what the balance spared.
-            self.drain_lru();
-            progress.force_deactivate = true;
-            self.scan_at_rising_priority(root, &mut progress);
+        self.scan_subtree(&mut progress);
+        if progress.freed > 0 {
+            self.renew_efforts();
         }
         let stop = if progress.left() == 0 {
             Stop::Enough
@@ -147,39 +144,6 @@ impl<P: Evict> Mm<P> {
             scanned: progress.scanned,
             objects: progress.objects,
             stop,
-        }
-    }
-
-    fn scan_at_rising_priority(&self, root: MemcgId, progress: &mut Progress) {
-        for priority in (0..=FIRST_PRIORITY).rev() {
-            progress.priority = priority;
-            for node in 0..self.memcgs().nodes() {
-                self.scan_node(root, node, progress);
-            }
-            if progress.left() == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Scans a subtree's lruvecs on one node at one priority.
-    fn scan_node(&self, root: MemcgId, node: u32, progress: &mut Progress) {
-        // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
-        // the last priority each looks at everything: what it says is exhausted must be.
-        let mut shared = (progress.priority > 0).then(|| Walk::new(root, node));
-        let mut last = None;
-        while progress.left() > 0 {
-            let off = IrqOff::new();
-            let next = match (&mut shared, last) {
-                (Some(walk), _) => self.memcgs().step(walk, &off),
-                (None, None) => Some(root),
-                (None, Some(last)) => self.memcgs().next_in_subtree(root, last, &off),
-            };
-            drop(off);
-            let Some(group) = next else { break };
-            last = Some(group);
-            self.shrink_lruvec(group, node, progress);
-            self.shrink_objects_of(group, node, progress);
         }
     }
 }
@@ -213,7 +177,9 @@ impl<'m, P: Evict> Pages<'m, P> {
             let Some(full) = mm.memcgs().id_of(full) else {
                 continue; // it ends, and with it its limit
             };
-            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()), ANY_ZONE);
+            let cluster = mm.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
+            let target = cluster.min(CLUSTER).max(pages.order().frames());
+            let reclaimed = mm.reclaim_subtree(full, target, ANY_ZONE);
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),

@@ -192,7 +192,7 @@ const fn ones(k: u8) -> u64 {
 /// The first word's bits of the orders `from..to` of a shape.
 #[inline]
 const fn orders(from: u8, to: u8) -> u64 {
-    COLUMN & (1 << (8 * to)) - (1 << (8 * from))
+    COLUMN & ((1 << (8 * to)) - (1 << (8 * from)))
 }
 
 /// The words that a block of order `k` touches, a bit each.

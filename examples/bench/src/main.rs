@@ -4,12 +4,14 @@
 //!     cargo run --release -p framekeeper-bench -- lru [--quick] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
 //!     cargo run --release -p framekeeper-bench -- seeds [SEED|all] [--threads N] [--cpus LIST] [--json FILE] [--quick]
+//!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru|gen] [--json FILE]
 
 mod clock;
 mod instructions;
 mod lru;
 mod machine;
 mod peers;
+mod replay;
 mod report;
 mod seeds;
 mod subject;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Some("replay") => replay::run(&args[1..]),
         Some("lru") => match lru::run(flag("--quick"), option("--json").as_deref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -58,7 +61,8 @@ fn main() -> ExitCode {
         Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
         _ => {
             eprintln!(
-                "alloc [--quick] [--only WORKLOAD] [--json FILE] | lru [--quick] [--json FILE] | instructions [--check]"
+                "alloc [--quick] [--only WORKLOAD] [--json FILE] | lru [--quick] [--json FILE] | instructions [--check] | {}",
+                replay::USAGE
             );
             ExitCode::FAILURE
         }

@@ -127,11 +127,11 @@ impl Program for Readers<'_> {
         let waiting = &mut self.waiting[cpu as usize];
         *waiting += u64::from(!was);
         let holds = taken(&events, Rank::LruVec);
-        let items = if holds > 0 {
-            core::mem::take(waiting) / holds
-        } else {
-            0
+        let drained = match holds {
+            0 => 0,
+            _ => core::mem::take(waiting),
         };
+        let items = drained / holds.max(1);
         let think = PAGE_NS / 2 + self.think.below(PAGE_NS);
         steps(
             &COSTS,
