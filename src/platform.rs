@@ -106,9 +106,15 @@ pub unsafe trait Platform: Sized + 'static {
     unsafe_code,
     reason = "declares the lock's duty; holds no unsafe operation"
 )]
-pub unsafe trait RawLock: Send + Sync + 'static {
+pub unsafe trait RawLock: Sized + Send + Sync + 'static {
     /// An unlocked lock.
     fn new() -> Self;
+    /// An unlocked lock around data of this rank: for locks that count or tell apart, as
+    /// [`CountedLock`](crate::sync::CountedLock) does.
+    #[must_use]
+    fn of_rank(_rank: Rank) -> Self {
+        Self::new()
+    }
     /// Waits until the lock is free, and takes it.
     fn lock(&self);
     /// Takes the lock if it is free now.

@@ -42,4 +42,37 @@ pub enum Rank {
 impl Rank {
     /// Number of ranks.
     pub const COUNT: usize = Self::Shard as usize + 1;
+
+    /// All ranks, in order.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Hotplug,
+        Self::MemcgTree,
+        Self::ListLruSet,
+        Self::Shrinkers,
+        Self::MemcgStock,
+        Self::Deferred,
+        Self::LruBatch,
+        Self::LruVec,
+        Self::ListLru,
+        Self::Pageset,
+        Self::Shard,
+    ];
+
+    /// Its name, as in this crate's documentation.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hotplug => "Hotplug",
+            Self::MemcgTree => "MemcgTree",
+            Self::ListLruSet => "ListLruSet",
+            Self::Shrinkers => "Shrinkers",
+            Self::MemcgStock => "MemcgStock",
+            Self::Deferred => "Deferred",
+            Self::LruBatch => "LruBatch",
+            Self::LruVec => "LruVec",
+            Self::ListLru => "ListLru",
+            Self::Pageset => "Pageset",
+            Self::Shard => "Shard",
+        }
+    }
 }

@@ -26,6 +26,9 @@ pub struct Tuning {
     pub policy: Policy,
     /// Reciprocal of the share of a zone that all pagesets may hold, at least 8; `None` computes limits from watermarks.
     pub fraction: Option<u32>,
+    /// For measurement: every zone's pagesets keep the limits that follow from so many managed frames and no watermark, as if
+    /// nothing had been recomputed since boot saw these. `None`, the default, follows the zone.
+    pub frozen_managed: Option<u64>,
 }
 
 impl Default for Tuning {
@@ -37,6 +40,7 @@ impl Default for Tuning {
             scale_factor: SCALE_FACTOR,
             policy: Policy::default(),
             fraction: None,
+            frozen_managed: None,
         }
     }
 }
@@ -159,9 +163,13 @@ impl<P: Platform> Nodes<P> {
                 ..Limits::BOOT
             };
         }
+        let (managed, low) = match tuning.frozen_managed {
+            Some(early) => (early, 0),
+            None => (zone.zone.managed(), zone.zone.levels().low),
+        };
         let inputs = Inputs {
-            managed: zone.zone.managed(),
-            low: zone.zone.levels().low,
+            managed,
+            low,
             cpus: self.cpus_near(zone.node),
             fraction: tuning.fraction,
             page_shift: P::PAGE_SHIFT,

@@ -9,6 +9,7 @@
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
+use super::counted::{CountedLock, LockStats};
 use crate::platform::{IrqOff, Nesting, Platform, RawLock};
 use crate::rank::Rank;
 
@@ -36,6 +37,42 @@ unsafe impl<M: lock_api::RawMutex + Send + Sync + 'static> RawLock for M {
     unsafe fn unlock(&self) {
         // SAFETY: the caller holds the lock.
         unsafe { lock_api::RawMutex::unlock(self) }
+    }
+}
+
+// SAFETY: the lock inside excludes, and every call of it is passed on; what is counted excludes nobody.
+unsafe impl<L: RawLock, S: LockStats> RawLock for CountedLock<L, S> {
+    #[inline]
+    fn new() -> Self {
+        Self::around(L::new(), Rank::Hotplug)
+    }
+    #[inline]
+    fn of_rank(rank: Rank) -> Self {
+        Self::around(L::of_rank(rank), rank)
+    }
+    #[inline]
+    fn lock(&self) {
+        if self.raw.try_lock() {
+            self.took(None);
+        } else {
+            let began = S::now();
+            self.raw.lock();
+            self.took(Some(began));
+        }
+    }
+    #[inline]
+    fn try_lock(&self) -> bool {
+        let taken = self.raw.try_lock();
+        if taken {
+            self.took(None);
+        }
+        taken
+    }
+    #[inline]
+    unsafe fn unlock(&self) {
+        self.leaves();
+        // SAFETY: the caller holds the lock.
+        unsafe { self.raw.unlock() }
     }
 }
 
@@ -70,7 +107,7 @@ impl<T: Ranked, P: Platform> Lock<T, P> {
     /// An unlocked lock around `value`.
     pub fn new(value: T) -> Self {
         Self {
-            raw: P::RawLock::new(),
+            raw: P::RawLock::of_rank(T::RANK),
             value: UnsafeCell::new(value),
         }
     }

@@ -1,18 +1,20 @@
 //! Locks, per-CPU data, grace periods.
 //!
-//! Owns: [`Lock`] and its guard [`Held`] (UNSAFE 3, in lock.rs); [`PerCpu`]; [`Epoch`]; the choice of atomics.
+//! Owns: [`Lock`] and its guard [`Held`] (UNSAFE 3, in lock.rs); [`CountedLock`]; [`PerCpu`]; [`Epoch`]; the choice of atomics.
 //! Invariants: a lock is taken only under an [`IrqOff`](crate::IrqOff) token, in the order of [`Rank`](crate::Rank).
 //! Lock ranks: checks them; has none of its own.
 //! Used by: every layer above.
 
 pub(crate) mod atomic;
 mod claims;
+mod counted;
 mod epoch;
 mod lock;
 mod per_cpu;
 pub(crate) mod twin;
 
 pub(crate) use claims::{Claims, NoClaim};
+pub use counted::{CountedLock, LockCounts, LockStats, LockTable, Times};
 pub use epoch::{Epoch, GraceBusy, Pinned, Pins};
 pub use lock::{Held, Lock, Ranked};
 pub use per_cpu::{CachePadded, PerCpu};

@@ -3,6 +3,7 @@
 //!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- lru [--quick] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
+//!     cargo run --release -p framekeeper-bench -- seeds [SEED|all] [--threads N] [--cpus LIST] [--json FILE] [--quick]
 //!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru] [--json FILE]
 
 mod clock;
@@ -12,6 +13,7 @@ mod machine;
 mod peers;
 mod replay;
 mod report;
+mod seeds;
 mod subject;
 mod turnover;
 mod workloads;
@@ -47,6 +49,14 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("seeds") => {
+            let done = seeds::Options::parse(&args[1..])
+                .and_then(|options| seeds::run(&options).map_err(|error| error.to_string()));
+            if let Err(error) = &done {
+                eprintln!("{error}");
+            }
+            done.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
         Some("instructions") => instructions::run(flag("--check")),
         Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
         _ => {
