@@ -1,6 +1,6 @@
 //! CPUs: their stacks, who is online, what each does, and its timer.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use framekeeper::{Order, Pfn, Request};
 
@@ -28,6 +28,7 @@ static TICKS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 const HELD: usize = 8;
 static TICK_FRAMES: [[AtomicU64; HELD]; MAX_CPUS] =
     [const { [const { AtomicU64::new(0) }; HELD] }; MAX_CPUS];
+static QUIET: AtomicBool = AtomicBool::new(false);
 static TICK_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// The CPUs that run, a bit each.
@@ -102,6 +103,9 @@ pub fn tick() {
     let index = arch::cpu() as usize;
     let tick = TICKS[index].fetch_add(1, Ordering::Relaxed);
     let Some(mm) = port::mm() else { return };
+    if QUIET.load(Ordering::Acquire) {
+        return;
+    }
     let slot = &TICK_FRAMES[index][tick as usize % HELD];
     match slot.swap(0, Ordering::Relaxed) {
         0 => {}
@@ -114,6 +118,11 @@ pub fn tick() {
     if tick % 256 == 0 {
         mm.allocator().tick();
     }
+}
+
+/// Whether ticks leave memory alone, from the next one on.
+pub fn tick_without_frames(quiet: bool) {
+    QUIET.store(quiet, Ordering::Release);
 }
 
 /// Gives back what a CPU's timer holds. The CPU is offline, or the caller is on it with interrupts masked.

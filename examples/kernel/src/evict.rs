@@ -45,7 +45,7 @@ impl Evict for Port {
             }
             // A CPU that has the entry cached writes its dirty bit by a walk of its own, which finds no page any more: what
             // it wrote before that is marked.
-            arch::flush_page(word.page.address());
+            arch::flush_page(word.page.address(), || space::viewers(word.page.space));
             SHOOT_DOWNS.fetch_add(1, Ordering::Relaxed);
             if pte::is_dirty(was) {
                 folio.mark_dirty();

@@ -15,27 +15,31 @@ static REQUEST: AtomicU64 = AtomicU64::new(0);
 /// The CPUs that have not served it yet.
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
-/// Makes every other running CPU, and this one, forget the page at an address; returns when all did.
-pub fn ask_all(address: u64) {
-    while BUSY.swap(true, Ordering::SeqCst) {
-        serve();
-        core::hint::spin_loop();
-    }
-    REQUEST.store(address, Ordering::Relaxed);
-    // A CPU that goes offline clears its bit first, then waits until nobody is busy: it is either not asked, or answers.
-    let others = cpu::online() & !own();
-    PENDING.store(others, Ordering::SeqCst); // before the interrupt; pairs with serve's Acquire
-    arch::send_ipi(others);
-    perform(address);
-    while PENDING.load(Ordering::Acquire) != 0 {
-        core::hint::spin_loop();
-    }
-    BUSY.store(false, Ordering::Release);
+/// Makes some CPUs, and this one, forget the page at an address; returns when all did.
+pub fn forget_page(address: u64, cpus: impl Fn() -> u64) {
+    ask(address, cpus);
 }
 
 /// Makes every CPU run a full memory barrier.
 pub fn barrier_all() {
-    ask_all(BARRIER);
+    ask(BARRIER, || u64::MAX);
+}
+
+fn ask(request: u64, cpus: impl Fn() -> u64) {
+    while BUSY.swap(true, Ordering::SeqCst) {
+        serve();
+        core::hint::spin_loop();
+    }
+    REQUEST.store(request, Ordering::Relaxed);
+    // A CPU that goes offline clears its bit first, then waits until nobody is busy: it is either not asked, or answers.
+    let others = cpu::online() & cpus() & !own();
+    PENDING.store(others, Ordering::SeqCst); // before the interrupt; pairs with serve's Acquire
+    arch::send_ipi(others);
+    perform(request);
+    while PENDING.load(Ordering::Acquire) != 0 {
+        core::hint::spin_loop();
+    }
+    BUSY.store(false, Ordering::Release);
 }
 
 /// Does what is asked of this CPU, if anything is. Called by the interrupt, and by those who wait.

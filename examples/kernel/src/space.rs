@@ -4,7 +4,7 @@
 //! it away, for which others wait. A present entry owns a reference to its folio. The folio's word names space, page and slot:
 //! the reverse map.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use framekeeper::memcg::RemoveError;
 use framekeeper::{AllocError, Folio, MemcgId, Order, Pfn, Request};
@@ -136,14 +136,23 @@ pub fn create(id: u32, memcg: MemcgId) -> Result<(), AllocError> {
 pub fn switch_to(id: u32) {
     let space = SPACES[id as usize].read();
     let space = space.as_ref().expect("the scenario made it");
-    CURRENT[arch::cpu() as usize].store(id + 1, Ordering::Relaxed);
+    // Before the switch; pairs with `viewers`: either it sees this CPU, or this CPU's walks see the entry that was changed.
+    CURRENT[arch::cpu() as usize].store(id + 1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
     arch::switch_space(space.root);
+}
+
+/// The CPUs that see a space, a bit each. Entries changed before are seen by all others.
+pub fn viewers(id: u32) -> u64 {
+    fence(Ordering::SeqCst);
+    let sees = |cpu: &AtomicU32| cpu.load(Ordering::SeqCst) == id + 1;
+    (0..).zip(&CURRENT).filter(|(_, cpu)| sees(cpu)).map(|(i, _)| 1 << i).sum()
 }
 
 /// Lets the calling CPU see no space.
 pub fn leave() {
-    CURRENT[arch::cpu() as usize].store(0, Ordering::Relaxed);
     arch::switch_space(arch::kernel_root());
+    CURRENT[arch::cpu() as usize].store(0, Ordering::SeqCst);
 }
 
 /// Calls `act` with a space, if it exists; it does as long as `act` runs.

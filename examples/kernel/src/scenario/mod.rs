@@ -3,7 +3,7 @@
 mod memhog;
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use framekeeper::boot::MapError;
 use framekeeper::memcg::{CreateError, RemoveError};
@@ -12,7 +12,7 @@ use framekeeper::{AllocError, MmInitError};
 
 use crate::console::println;
 use crate::options::Options;
-use crate::{arch, cpu, disk, evict, ipi, port, space};
+use crate::{arch, cpu, disk, evict, port, space};
 
 /// The scenarios.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,6 @@ type Work = fn(usize);
 static PHASE: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 static WORK: AtomicU64 = AtomicU64::new(0);
-static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Pages that did not hold what was written to them.
 static CORRUPT: AtomicU64 = AtomicU64::new(0);
 
@@ -90,8 +89,7 @@ pub fn work(index: usize) -> ! {
     loop {
         let phase = PHASE.load(Ordering::Acquire);
         if phase == seen {
-            ipi::serve();
-            core::hint::spin_loop();
+            arch::idle(); // a tick wakes it
             continue;
         }
         seen = phase;
@@ -110,17 +108,17 @@ fn all_cpus(work: Work) {
     PHASE.fetch_add(1, Ordering::Release);
     work(0);
     while DONE.load(Ordering::Acquire) + 1 < cpu::count() as u32 {
-        ipi::serve();
-        core::hint::spin_loop();
+        arch::idle();
     }
 }
 
 /// Lets the library's own check look at everything, while nothing runs.
 fn check(when: &str) -> Result<(), Failure> {
     let mm = port::mm().expect("started");
-    let state = arch::irq_save(); // no tick changes anything meanwhile
+    cpu::tick_without_frames(true);
+    all_cpus(|_| ()); // a tick that was under way has ended
     let result = mm.check();
-    arch::irq_restore(state);
+    cpu::tick_without_frames(false);
     result.map_err(|fault| {
         println!("{when}: {fault}");
         Failure::Check
@@ -142,9 +140,9 @@ fn account_for(before: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Free frames while all CPUs wait; those that timers hold count as free.
+/// Free frames while nothing runs and no timer holds any.
 fn free() -> u64 {
-    STOPPED.store(true, Ordering::SeqCst);
+    cpu::tick_without_frames(true);
     all_cpus(|index| {
         let state = arch::irq_save();
         space::leave();
@@ -152,12 +150,8 @@ fn free() -> u64 {
         arch::irq_restore(state);
     });
     let mm = port::mm().expect("started");
-    let state = arch::irq_save();
-    for index in 0..cpu::count() {
-        cpu::release_tick_frames(index);
-    }
     let free = mm.allocator().free_frames();
-    arch::irq_restore(state);
+    cpu::tick_without_frames(false);
     free
 }
 

@@ -253,9 +253,10 @@ pub fn kernel_root() -> Pfn {
     Pfn((&raw const boot_pml4).addr() as u64 >> 12)
 }
 
-/// Makes every CPU forget a page, and returns when all did.
-pub fn flush_page(address: u64) {
-    crate::ipi::ask_all(address);
+/// Makes every CPU that sees a space forget a page of it, and returns when all did. `cpus` says who sees it now: those who
+/// come later find the entry as it is, since a switch drops what was cached.
+pub fn flush_page(address: u64, cpus: impl Fn() -> u64) {
+    crate::ipi::forget_page(address, cpus);
 }
 
 /// The calling CPU's part.
@@ -269,7 +270,7 @@ pub fn publish_entry() {}
 /// Interrupts every CPU whose bit is set.
 pub fn send_ipi(others: u64) {
     if others != 0 {
-        apic::interrupt_others();
+        apic::interrupt_others(); // who is not asked finds nothing to do
     }
 }
 
