@@ -1,14 +1,14 @@
 //! Swap on a virtio disk: slots of a page each, and the memory that the device reads and writes.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use framekeeper::{Order, Pfn, PhysAddr, Request};
 use spin::Mutex;
 use virtio_drivers::{BufferDirection, Hal};
 
 use crate::arch::{self, Disk, Machine};
-use crate::{ipi, port};
+use crate::{cpu, port};
 
 /// Slots that the kernel keeps track of: 1 GiB.
 const SLOTS: usize = 1 << 18;
@@ -19,6 +19,8 @@ static DISK: Mutex<Option<Disk>> = Mutex::new(None);
 static USED: [AtomicU64; SLOTS / 64] = [const { AtomicU64::new(0) }; SLOTS / 64];
 static CAPACITY: AtomicU64 = AtomicU64::new(0);
 static HINT: AtomicU64 = AtomicU64::new(0);
+/// CPUs that want the disk.
+static WAITING: AtomicU64 = AtomicU64::new(0);
 static READS: AtomicU64 = AtomicU64::new(0);
 static WRITES: AtomicU64 = AtomicU64::new(0);
 
@@ -102,14 +104,29 @@ pub fn frame(pfn: Pfn) -> *mut u8 {
     arch::direct_map(pfn.0 << 12)
 }
 
+/// Sleeps while another CPU uses the disk: on an emulated machine a CPU that spins takes time from the device.
 fn with_disk(act: impl FnOnce(&mut Disk) -> bool) -> bool {
-    loop {
-        if let Some(mut disk) = DISK.try_lock() {
-            return disk.as_mut().is_some_and(act);
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    let mut disk = loop {
+        let state = arch::irq_save();
+        let free = DISK.try_lock();
+        if free.is_none() {
+            arch::idle(); // the release wakes it, also if it came a moment ago
         }
-        ipi::serve();
-        core::hint::spin_loop();
+        arch::irq_restore(state);
+        if let Some(disk) = free {
+            break disk;
+        }
+    };
+    WAITING.fetch_sub(1, Ordering::SeqCst);
+    let done = disk.as_mut().is_some_and(act);
+    drop(disk);
+    // Pairs with the count above: who failed to get the disk is seen here, or finds it free.
+    fence(Ordering::SeqCst);
+    if WAITING.load(Ordering::SeqCst) > 0 {
+        arch::send_ipi(cpu::online());
     }
+    done
 }
 
 /// The device's memory.

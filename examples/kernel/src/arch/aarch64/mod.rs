@@ -123,9 +123,10 @@ pub fn irq_on() {
     unsafe { asm!("msr daifclr, #2", options(nostack, preserves_flags)) };
 }
 
-/// Waits for an interrupt.
+/// Waits for an interrupt, also for one that came since the caller masked them; they are on when it returns.
 pub fn idle() {
     aarch64_cpu::asm::wfi();
+    irq_on();
 }
 
 #[inline]

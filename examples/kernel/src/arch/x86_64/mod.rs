@@ -196,7 +196,7 @@ pub fn irq_on() {
     interrupts::enable();
 }
 
-/// Waits for an interrupt.
+/// Waits for an interrupt, also for one that came since the caller masked them; they are on when it returns.
 pub fn idle() {
     interrupts::enable_and_hlt();
 }
