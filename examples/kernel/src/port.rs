@@ -1,0 +1,79 @@
+//! The port: all that this kernel gives the library so that it can work. Copy this file first.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use framekeeper::boot::{BootMap, Memory};
+use framekeeper::{Barrier, CpuId, CpuIds, Mm, MmConfig, NodeId, PhysAddr, Platform};
+use spin::{Mutex, Once};
+
+use crate::arch::{self, Machine};
+use crate::options::Options;
+use crate::scenario::Failure;
+use crate::{cpu, ipi};
+
+/// The platform.
+#[derive(Debug)]
+pub enum Port {}
+
+// SAFETY: the direct map reaches all memory that `start` hands over, for good. A CPU's number is its own and threads do not
+// move, so ids are exclusive; `ipi::barrier_all` waits until every CPU that is online ran a fence.
+unsafe impl Platform for Port {
+    const CPU_IDS: CpuIds = CpuIds::Exclusive;
+    const BARRIER: Barrier = Barrier::Asymmetric;
+    type RawLock = framekeeper::sync::SpinLock;
+
+    fn cpu() -> CpuId {
+        CpuId(arch::cpu())
+    }
+
+    fn irq_save() -> usize {
+        arch::irq_save()
+    }
+
+    fn irq_restore(state: usize) {
+        arch::irq_restore(state);
+    }
+
+    fn direct_map(addr: PhysAddr) -> *mut u8 {
+        arch::direct_map(addr.0)
+    }
+
+    fn barrier_all() {
+        ipi::barrier_all();
+    }
+
+    fn now() -> Option<u64> {
+        Some(arch::now())
+    }
+}
+
+static MM: Once<Mm<Port>> = Once::new();
+static MAP: Mutex<BootMap> = Mutex::new(BootMap::new());
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// The memory manager, once it runs.
+pub fn mm() -> Option<&'static Mm<Port>> {
+    MM.get()
+}
+
+/// Gives the machine's memory to the library.
+pub fn start(machine: &Machine, options: &Options) -> Result<(), Failure> {
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return Err(Failure::Twice);
+    }
+    let mut map = MAP.lock();
+    for memory in machine.usable() {
+        map.add(memory.node, PhysAddr(memory.base), memory.bytes).map_err(Failure::Map)?;
+    }
+    for region in machine.reserved() {
+        map.reserve(PhysAddr(region.base), region.bytes).map_err(Failure::Map)?;
+    }
+    let mut config = MmConfig::new(cpu::count() as u32, options.groups + 1).nodes(machine.nodes());
+    config.alloc.node_of = |cpu| NodeId(cpu::node(cpu.0 as usize));
+    // SAFETY: firmware says that the memory is there and free; the kernel image and firmware's own are reserved; it is
+    // claimed once.
+    let memory = unsafe { Memory::<Port>::claim(&mut map) };
+    let mm = Mm::new(memory, &config).map_err(|(error, _)| Failure::Init(error))?;
+    MM.call_once(|| mm);
+    Ok(())
+}
