@@ -17,7 +17,8 @@ struct Stack(core::cell::UnsafeCell<[u8; 1 << 16]>);
 // SAFETY: only the CPU that a stack belongs to uses it.
 unsafe impl Sync for Stack {}
 
-static STACKS: [Stack; MAX_CPUS] = [const { Stack(core::cell::UnsafeCell::new([0; 1 << 16])) }; MAX_CPUS];
+static STACKS: [Stack; MAX_CPUS] =
+    [const { Stack(core::cell::UnsafeCell::new([0; 1 << 16])) }; MAX_CPUS];
 static ONLINE: AtomicU64 = AtomicU64::new(0);
 static HARDWARE: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 static NODES: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
@@ -43,13 +44,18 @@ pub fn count() -> usize {
 
 /// The node that a CPU is on.
 pub fn node(index: usize) -> u8 {
-    NODES.get(index).map_or(0, |node| node.load(Ordering::Relaxed)) as u8
+    NODES
+        .get(index)
+        .map_or(0, |node| node.load(Ordering::Relaxed)) as u8
 }
 
 /// Records the machine's CPUs.
 pub fn check(machine: &Machine) -> Result<(), Failure> {
     if machine.lost > 0 {
-        return Err(Failure::Machine { lost: machine.lost, cpus: MAX_CPUS });
+        return Err(Failure::Machine {
+            lost: machine.lost,
+            cpus: MAX_CPUS,
+        });
     }
     for (index, cpu) in machine.cpus().enumerate() {
         HARDWARE[index].store(cpu.hardware, Ordering::Relaxed);
@@ -72,7 +78,11 @@ pub fn start_all(machine: &Machine) {
 /// Starts a CPU that is not online, and waits until it is.
 pub fn start(index: usize) {
     let stack_top = STACKS[index].0.get().addr() + size_of::<Stack>();
-    arch::start_cpu(index, HARDWARE[index].load(Ordering::Relaxed), stack_top as u64);
+    arch::start_cpu(
+        index,
+        HARDWARE[index].load(Ordering::Relaxed),
+        stack_top as u64,
+    );
     while online() & 1 << index == 0 {
         ipi::serve();
         core::hint::spin_loop();
@@ -81,10 +91,11 @@ pub fn start(index: usize) {
 
 /// Where a further CPU begins, each time that it is started.
 pub fn further_cpu(index: usize) -> ! {
+    let phase = scenario::phase(); // before others can see that it runs, and begin the next
     arch::init_cpu(index);
     ONLINE.fetch_or(1 << index, Ordering::SeqCst);
     arch::irq_on();
-    scenario::work(index)
+    scenario::work(index, phase)
 }
 
 /// Takes the calling CPU offline: others do not wait for it from now on, and what it has cached is given back.
@@ -109,7 +120,11 @@ pub fn tick() {
     let slot = &TICK_FRAMES[index][tick as usize % HELD];
     match slot.swap(0, Ordering::Relaxed) {
         0 => {}
-        held => drop(mm.allocator().try_from_raw(Pfn(held), Order::ZERO).expect("given by into_raw")),
+        held => drop(
+            mm.allocator()
+                .try_from_raw(Pfn(held), Order::ZERO)
+                .expect("given by into_raw"),
+        ),
     }
     if let Ok(pages) = mm.try_alloc(Request::new(Order::ZERO)) {
         TICK_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -131,13 +146,20 @@ pub fn release_tick_frames(index: usize) {
     for slot in &TICK_FRAMES[index] {
         match slot.swap(0, Ordering::Relaxed) {
             0 => {}
-            held => drop(mm.allocator().try_from_raw(Pfn(held), Order::ZERO).expect("given by into_raw")),
+            held => drop(
+                mm.allocator()
+                    .try_from_raw(Pfn(held), Order::ZERO)
+                    .expect("given by into_raw"),
+            ),
         }
     }
 }
 
 /// Frames that timer interrupts allocated, and ticks of all CPUs.
 pub fn tick_counts() -> (u64, u64) {
-    let ticks = TICKS.iter().map(|ticks| ticks.load(Ordering::Relaxed)).sum();
+    let ticks = TICKS
+        .iter()
+        .map(|ticks| ticks.load(Ordering::Relaxed))
+        .sum();
     (TICK_ALLOCATIONS.load(Ordering::Relaxed), ticks)
 }

@@ -44,12 +44,17 @@ pub fn capacity() -> u64 {
 
 /// Slots in use.
 pub fn used() -> u64 {
-    USED.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    USED.iter()
+        .map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()))
+        .sum()
 }
 
 /// Pages read and written.
 pub fn counts() -> (u64, u64) {
-    (READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed))
+    (
+        READS.load(Ordering::Relaxed),
+        WRITES.load(Ordering::Relaxed),
+    )
 }
 
 /// Takes a slot that is free.
@@ -65,7 +70,12 @@ pub fn take() -> Option<Slot> {
             if at * 64 + u64::from(bit) >= capacity() {
                 break;
             }
-            match word.compare_exchange_weak(was, was | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
+            match word.compare_exchange_weak(
+                was,
+                was | 1 << bit,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => {
                     HINT.store(at, Ordering::Relaxed);
                     return Some(Slot(at as u32 * 64 + bit));
@@ -80,7 +90,11 @@ pub fn take() -> Option<Slot> {
 /// Gives a slot back.
 pub fn free(slot: Slot) {
     let was = USED[slot.0 as usize / 64].fetch_and(!(1 << (slot.0 % 64)), Ordering::Release);
-    assert!(was & 1 << (slot.0 % 64) != 0, "swap slot {} was free", slot.0);
+    assert!(
+        was & 1 << (slot.0 % 64) != 0,
+        "swap slot {} was free",
+        slot.0
+    );
 }
 
 /// Writes a frame to a slot.
@@ -138,16 +152,21 @@ unsafe impl Hal for Dma {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (u64, NonNull<u8>) {
         let order = Order::new(pages.next_power_of_two().trailing_zeros() as u8);
         let request = order.map(|order| Request::new(order).zeroed());
-        let pages = port::mm().zip(request).and_then(|(mm, request)| mm.try_alloc(request).ok());
+        let pages = port::mm()
+            .zip(request)
+            .and_then(|(mm, request)| mm.try_alloc(request).ok());
         let address = pages.map_or(0, |pages| pages.into_raw().0 << 12);
-        (address, NonNull::new(arch::direct_map(address)).expect("the direct map has no null"))
+        (
+            address,
+            NonNull::new(arch::direct_map(address)).expect("the direct map has no null"),
+        )
     }
 
     unsafe fn dma_dealloc(address: u64, _: NonNull<u8>, pages: usize) -> i32 {
         let order = Order::new(pages.next_power_of_two().trailing_zeros() as u8);
-        let back = port::mm().zip(order).and_then(|(mm, order)| {
-            mm.allocator().try_from_raw(Pfn(address >> 12), order).ok()
-        });
+        let back = port::mm()
+            .zip(order)
+            .and_then(|(mm, order)| mm.allocator().try_from_raw(Pfn(address >> 12), order).ok());
         if back.is_some() { 0 } else { -1 }
     }
 

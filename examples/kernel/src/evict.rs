@@ -70,8 +70,18 @@ impl Evict for Port {
         let Some(slot) = word.slot.or_else(disk::take) else {
             return WriteOut::Busy;
         };
-        folio.set_word(Word { slot: Some(slot), ..word }.bits());
-        if disk::write(slot, folio.pfn()) { WriteOut::Done } else { WriteOut::Busy }
+        folio.set_word(
+            Word {
+                slot: Some(slot),
+                ..word
+            }
+            .bits(),
+        );
+        if disk::write(slot, folio.pfn()) {
+            WriteOut::Done
+        } else {
+            WriteOut::Busy
+        }
     }
 
     /// The last step: from here on the entry says where the copy is.
@@ -91,7 +101,10 @@ impl Evict for Port {
             if back {
                 // Dirty: whether the copy stands is not known any more.
                 let page = pte::dirty(pte::page(folio.reference().into_raw()));
-                if entry.compare_exchange(was, page, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                if entry
+                    .compare_exchange(was, page, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_err()
+                {
                     space::drop_mapping(folio.pfn());
                 }
                 arch::publish_entry();
@@ -117,5 +130,7 @@ fn is_leaving(entry: &AtomicU64, folio: &Isolated<'_, Port>) -> bool {
 /// Calls `act` with the one entry that may map the folio, if its space still exists.
 fn with_entry<T>(folio: &Isolated<'_, Port>, act: impl FnOnce(&AtomicU64, Word) -> T) -> Option<T> {
     let word = Word::of(folio.word());
-    space::with(word.page.space, |space| Some(act(space.entry(word.page)?, word)))?
+    space::with(word.page.space, |space| {
+        Some(act(space.entry(word.page)?, word))
+    })?
 }

@@ -3,7 +3,9 @@
 use core::fmt;
 use core::sync::atomic::Ordering;
 
-use framekeeper::{AllocError, Backing, ChargeError, Folio, MemcgId, Mobility, Order, Pfn, Request};
+use framekeeper::{
+    AllocError, Backing, ChargeError, Folio, MemcgId, Mobility, Order, Pfn, Refused, Request,
+};
 
 use crate::arch::{self, pte};
 use crate::disk::{self, Slot};
@@ -49,7 +51,12 @@ pub fn handle(address: u64, write: bool) -> Result<(), Fault> {
         State::Empty => None,
     };
     if entry
-        .compare_exchange(was, space::moving(None), Ordering::AcqRel, Ordering::Relaxed)
+        .compare_exchange(
+            was,
+            space::moving(None),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
         .is_err()
     {
         return Ok(());
@@ -59,10 +66,19 @@ pub fn handle(address: u64, write: bool) -> Result<(), Fault> {
             folio.set_word(Word { page, slot }.bits());
             let new = pte::page(folio.pfn());
             // Release: who finds the page, the hardware included, sees its bytes.
-            entry.store(if write { pte::touched(new, true) } else { new }, Ordering::Release);
+            entry.store(
+                if write { pte::touched(new, true) } else { new },
+                Ordering::Release,
+            );
             arch::publish_entry();
-            let backing = if page.is_file { Backing::File } else { Backing::Anon };
-            folio.add_to_lru(backing).expect("a new folio is on no list");
+            let backing = if page.is_file {
+                Backing::File
+            } else {
+                Backing::Anon
+            };
+            folio
+                .add_to_lru(backing)
+                .expect("a new folio is on no list");
             let _in_the_entry = folio.into_raw();
             Ok(())
         }
@@ -92,12 +108,12 @@ fn new_folio(memcg: MemcgId) -> Result<Folio<'static, Port>, Fault> {
         let pages = mm.alloc(request).map_err(Fault::Alloc)?;
         match pages.charge_to(mm, memcg) {
             Ok(folio) => return Ok(folio),
-            Err((ChargeError::OverLimit { .. }, pages)) if tries < CHARGES => {
+            Err(Refused(ChargeError::OverLimit { .. }, pages)) if tries < CHARGES => {
                 drop(pages);
                 tries += 1;
                 core::hint::spin_loop();
             }
-            Err((why, _)) => return Err(Fault::Charge(why)),
+            Err(Refused(why, _)) => return Err(Fault::Charge(why)),
         }
     }
 }

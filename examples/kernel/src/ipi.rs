@@ -16,6 +16,10 @@ static REQUEST: AtomicU64 = AtomicU64::new(0);
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
 /// Makes some CPUs, and this one, forget the page at an address; returns when all did.
+#[cfg_attr(
+    target_arch = "aarch64",
+    expect(dead_code, reason = "its hardware tells the others")
+)]
 pub fn forget_page(address: u64, cpus: impl Fn() -> u64) {
     ask(address, cpus);
 }

@@ -24,8 +24,13 @@ pub const MAX_PAGES: u32 = 1 << 20;
 impl Options {
     /// Reads the line.
     pub fn read(line: &'static str) -> Result<Self, Failure> {
-        let mut options =
-            Self { scenario: Kind::Memhog, groups: 64, limit: 64, touch: 256, seconds: 10 };
+        let mut options = Self {
+            scenario: Kind::Memhog,
+            groups: 64,
+            limit: 64,
+            touch: 256,
+            seconds: 10,
+        };
         for word in line.split_ascii_whitespace() {
             match word.split_once('=') {
                 None => match Kind::named(word) {

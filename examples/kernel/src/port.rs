@@ -63,17 +63,19 @@ pub fn start(machine: &Machine, options: &Options) -> Result<(), Failure> {
     }
     let mut map = MAP.lock();
     for memory in machine.usable() {
-        map.add(memory.node, PhysAddr(memory.base), memory.bytes).map_err(Failure::Map)?;
+        map.add(memory.node, PhysAddr(memory.base), memory.bytes)
+            .map_err(Failure::Map)?;
     }
     for region in machine.reserved() {
-        map.reserve(PhysAddr(region.base), region.bytes).map_err(Failure::Map)?;
+        map.reserve(PhysAddr(region.base), region.bytes)
+            .map_err(Failure::Map)?;
     }
     let mut config = MmConfig::new(cpu::count() as u32, options.groups + 1).nodes(machine.nodes());
     config.alloc.node_of = |cpu| NodeId(cpu::node(cpu.0 as usize));
     // SAFETY: firmware says that the memory is there and free; the kernel image and firmware's own are reserved; it is
     // claimed once.
     let memory = unsafe { Memory::<Port>::claim(&mut map) };
-    let mm = Mm::new(memory, &config).map_err(|(error, _)| Failure::Init(error))?;
+    let mm = Mm::new(memory, &config).map_err(|refused| Failure::Init(refused.0))?;
     MM.call_once(|| mm);
     Ok(())
 }

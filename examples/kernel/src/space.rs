@@ -65,10 +65,20 @@ static CURRENT: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 impl Page {
     /// The page at an address of the space that this CPU sees.
     pub fn at(address: u64) -> Option<Self> {
-        let space = CURRENT[arch::cpu() as usize].load(Ordering::Relaxed).checked_sub(1)?;
-        let (start, is_file) = if address >= FILE_AT { (FILE_AT, true) } else { (ANON_AT, false) };
+        let space = CURRENT[arch::cpu() as usize]
+            .load(Ordering::Relaxed)
+            .checked_sub(1)?;
+        let (start, is_file) = if address >= FILE_AT {
+            (FILE_AT, true)
+        } else {
+            (ANON_AT, false)
+        };
         let number = address.checked_sub(start)? >> 12;
-        (number < 1 << 23).then_some(Self { space, number: number as u32, is_file })
+        (number < 1 << 23).then_some(Self {
+            space,
+            number: number as u32,
+            is_file,
+        })
     }
 
     pub fn address(self) -> u64 {
@@ -91,7 +101,10 @@ impl Word {
             is_file: bits & 1 << 23 != 0,
         };
         let slot = (bits >> 24 & 0xff_ffff) as u32;
-        Self { page, slot: slot.checked_sub(1).map(Slot) }
+        Self {
+            page,
+            slot: slot.checked_sub(1).map(Slot),
+        }
     }
 }
 
@@ -146,7 +159,11 @@ pub fn switch_to(id: u32) {
 pub fn viewers(id: u32) -> u64 {
     fence(Ordering::SeqCst);
     let sees = |cpu: &AtomicU32| cpu.load(Ordering::SeqCst) == id + 1;
-    (0..).zip(&CURRENT).filter(|(_, cpu)| sees(cpu)).map(|(i, _)| 1 << i).sum()
+    (0..)
+        .zip(&CURRENT)
+        .filter(|(_, cpu)| sees(cpu))
+        .map(|(i, _)| 1 << i)
+        .sum()
 }
 
 /// Lets the calling CPU see no space.
@@ -208,13 +225,16 @@ impl Space {
                 None
             }
             // Release: who finds the table sees its zeros. The hardware of another CPU orders by dependency.
-            Ok(pfn) => match slot.compare_exchange(0, pte::table(pfn), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => Some(pfn),
-                Err(theirs) => {
-                    free_table(pfn);
-                    Some(pte::pfn(theirs))
+            Ok(pfn) => {
+                match slot.compare_exchange(0, pte::table(pfn), Ordering::AcqRel, Ordering::Acquire)
+                {
+                    Ok(_) => Some(pfn),
+                    Err(theirs) => {
+                        free_table(pfn);
+                        Some(pte::pfn(theirs))
+                    }
                 }
-            },
+            }
         });
         entry.ok_or_else(|| error.expect("a walk ends at a table that could not be made"))
     }
@@ -250,13 +270,21 @@ fn new_table() -> Result<Pfn, AllocError> {
 
 fn free_table(pfn: Pfn) {
     let mm = port::mm().expect("it runs");
-    drop(mm.allocator().try_from_raw(pfn, Order::ZERO).expect("made by new_table"));
+    drop(
+        mm.allocator()
+            .try_from_raw(pfn, Order::ZERO)
+            .expect("made by new_table"),
+    );
 }
 
 /// The entries of a table that are the space's own.
 fn own_entries(root: Pfn, level: u32) -> &'static [AtomicU64] {
     let entries = table(root);
-    if level == LEVELS { &entries[..256] } else { entries }
+    if level == LEVELS {
+        &entries[..256]
+    } else {
+        entries
+    }
 }
 
 /// Drops all pages below a table.
@@ -273,7 +301,10 @@ fn clear(root: Pfn, level: u32) {
             let entry = slot.load(Ordering::Acquire);
             if State::of(entry) == State::Moving {
                 core::hint::spin_loop(); // reclaim takes it away
-            } else if slot.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            } else if slot
+                .compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 match State::of(entry) {
                     State::Present => forget(pte::pfn(entry)),
                     State::Swapped(slot) => disk::free(slot),
@@ -289,7 +320,13 @@ fn clear(root: Pfn, level: u32) {
 fn forget(pfn: Pfn) {
     let folio = take_mapping(pfn);
     if let Some(slot) = Word::of(folio.word()).slot {
-        folio.set_word(Word { page: Word::of(folio.word()).page, slot: None }.bits());
+        folio.set_word(
+            Word {
+                page: Word::of(folio.word()).page,
+                slot: None,
+            }
+            .bits(),
+        );
         disk::free(slot);
     }
 }

@@ -51,6 +51,10 @@ pub struct Machine {
     /// Entries that did not fit.
     pub lost: usize,
     /// Where the configuration space of PCI is mapped.
+    #[cfg_attr(
+        target_arch = "aarch64",
+        expect(dead_code, reason = "device trees say it otherwise")
+    )]
     pub pci_config: Option<PhysAddr>,
     command_line: &'static str,
 }
@@ -106,6 +110,10 @@ impl Machine {
         self.lost += usize::from(!fits);
     }
 
+    #[cfg_attr(
+        target_arch = "aarch64",
+        expect(dead_code, reason = "device trees say it otherwise")
+    )]
     fn set_node(&mut self, hardware: u64, node: NodeId) {
         for cpu in self.cpus.0.iter_mut().flatten() {
             if cpu.hardware == hardware {
@@ -116,14 +124,26 @@ impl Machine {
 
     /// Usable memory, cut where nodes meet. What no table puts on a node is on node 0.
     pub fn usable(&self) -> impl Iterator<Item = NodeMemory> {
-        let whole = [NodeMemory { node: NodeId(0), base: 0, bytes: u64::MAX }];
+        let whole = [NodeMemory {
+            node: NodeId(0),
+            base: 0,
+            bytes: u64::MAX,
+        }];
         let known = self.node_memory.1 > 0;
         self.usable.iter().flat_map(move |region| {
-            let nodes = self.node_memory.iter().chain(whole.into_iter().filter(move |_| !known));
+            let nodes = self
+                .node_memory
+                .iter()
+                .chain(whole.into_iter().filter(move |_| !known));
             nodes.filter_map(move |memory| {
                 let base = region.base.max(memory.base);
-                let end = (region.base + region.bytes).min(memory.base.saturating_add(memory.bytes));
-                (base < end).then(|| NodeMemory { node: memory.node, base, bytes: end - base })
+                let end =
+                    (region.base + region.bytes).min(memory.base.saturating_add(memory.bytes));
+                (base < end).then(|| NodeMemory {
+                    node: memory.node,
+                    base,
+                    bytes: end - base,
+                })
             })
         })
     }
@@ -141,7 +161,10 @@ impl Machine {
     /// How many nodes are named.
     pub fn nodes(&self) -> u32 {
         let memory = self.node_memory.iter().map(|memory| memory.node);
-        let last = memory.chain(self.cpus().map(|cpu| cpu.node)).max().unwrap_or(NodeId(0));
+        let last = memory
+            .chain(self.cpus().map(|cpu| cpu.node))
+            .max()
+            .unwrap_or(NodeId(0));
         u32::from(last.0) + 1
     }
 

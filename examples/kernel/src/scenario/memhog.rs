@@ -1,4 +1,5 @@
-//! Groups that write more than their limit allows, then read all of it back: each page as it was written.
+//! Groups that write more than their limit allows, then read all of it back: each page as it was written. Between the two
+//! the last CPU goes offline and comes back.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,19 +18,24 @@ const CHUNK: u32 = 32;
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let needed = u64::from(options.groups) * u64::from(options.touch);
     if disk::capacity() < needed {
-        return Err(Failure::Disk { needed, slots: disk::capacity() });
+        return Err(Failure::Disk {
+            needed,
+            slots: disk::capacity(),
+        });
     }
     let before = super::free();
     let mm = port::mm().expect("started");
     for id in 0..options.groups {
         let memcg = mm.create_memcg(MemcgId::ROOT).map_err(Failure::Group)?;
-        mm.set_memcg_max(memcg, options.limit.into()).map_err(Failure::Limit)?;
+        mm.set_memcg_max(memcg, options.limit.into())
+            .map_err(Failure::Limit)?;
         space::create(id, memcg).map_err(Failure::Alloc)?;
     }
     GROUPS.store(options.groups, Ordering::Relaxed);
     TOUCH.store(options.touch, Ordering::Relaxed);
     super::all_cpus(|index| each_page(index, write_page));
     super::check("after writing")?;
+    super::restart_last_cpu();
     super::all_cpus(|index| each_page(index, verify_page));
     super::all_cpus(|_| space::leave());
     super::check("after reading")?;
@@ -51,7 +57,11 @@ fn each_page(index: usize, act: fn(Page)) {
         for space in (index as u32..GROUPS.load(Ordering::Relaxed)).step_by(cpu::count()) {
             space::switch_to(space);
             for number in start..(start + CHUNK).min(touch) {
-                act(Page { space, number, is_file: number >= touch - touch / 4 });
+                act(Page {
+                    space,
+                    number,
+                    is_file: number >= touch - touch / 4,
+                });
             }
         }
     }
@@ -71,7 +81,11 @@ fn pattern(page: Page, word: u64) -> u64 {
 pub(super) fn write_page(page: Page) {
     for word in 0..512 {
         // SAFETY: an address of the space that this CPU sees; the fault brings the page.
-        unsafe { words(page).add(word as usize).write_volatile(pattern(page, word)) };
+        unsafe {
+            words(page)
+                .add(word as usize)
+                .write_volatile(pattern(page, word))
+        };
     }
 }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use framekeeper::boot::MapError;
 use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::mm::NoSuchGroup;
-use framekeeper::{AllocError, MmInitError};
+use framekeeper::{AllocError, CpuId, MmInitError};
 
 use crate::console::println;
 use crate::options::Options;
@@ -27,7 +27,10 @@ pub enum Failure {
     /// A word of the command line that is no option, or out of range.
     Option(&'static str),
     /// The machine has more CPUs or memory regions than this kernel has room for.
-    Machine { lost: usize, cpus: usize },
+    Machine {
+        lost: usize,
+        cpus: usize,
+    },
     Twice,
     Map(MapError),
     Init(MmInitError),
@@ -36,11 +39,17 @@ pub enum Failure {
     Remove(RemoveError),
     Alloc(AllocError),
     /// The scenario needs so many slots of swap.
-    Disk { needed: u64, slots: u64 },
+    Disk {
+        needed: u64,
+        slots: u64,
+    },
     /// Pages that did not hold what was written.
     Corrupt(u64),
     /// Frames that are gone after all was given back.
-    Leak { before: u64, after: u64 },
+    Leak {
+        before: u64,
+        after: u64,
+    },
     /// Swap slots still in use at the end.
     Slots(u64),
     /// `check` found this.
@@ -83,9 +92,13 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where every further CPU ends up: does the work of each phase.
-pub fn work(index: usize) -> ! {
-    let mut seen = 0;
+/// The phase that is under way, or was the last.
+pub fn phase() -> u32 {
+    PHASE.load(Ordering::Acquire)
+}
+
+/// Where every further CPU ends up: does the work of each phase after `seen`.
+pub fn work(index: usize, mut seen: u32) -> ! {
     loop {
         let phase = PHASE.load(Ordering::Acquire);
         if phase == seen {
@@ -110,6 +123,30 @@ fn all_cpus(work: Work) {
     while DONE.load(Ordering::Acquire) + 1 < cpu::count() as u32 {
         arch::idle();
     }
+}
+
+/// Takes the last CPU offline, gives back what it has cached, and starts it again.
+fn restart_last_cpu() {
+    let last = cpu::count() - 1;
+    if last == 0 {
+        return;
+    }
+    all_cpus(|index| {
+        if index == cpu::count() - 1 {
+            DONE.fetch_add(1, Ordering::Release);
+            cpu::go_offline();
+        }
+    });
+    while cpu::online() & 1 << last != 0 {
+        arch::irq_save();
+        arch::idle();
+    }
+    let mm = port::mm().expect("started");
+    let id = CpuId(last as u32);
+    mm.drain_lru_cpu(id);
+    mm.drain_memcg_cpu(id);
+    mm.allocator().drain_cpu(id);
+    cpu::start(last);
 }
 
 /// Lets the library's own check look at everything, while nothing runs.

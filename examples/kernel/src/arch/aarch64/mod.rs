@@ -3,14 +3,16 @@
 mod disk;
 mod gic;
 pub mod pte;
-mod tree;
 mod trap;
+mod tree;
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aarch64_cpu::asm::barrier;
-use aarch64_cpu::registers::{CNTFRQ_EL0, CNTVCT_EL0, DAIF, MPIDR_EL1, Readable, TPIDR_EL1, Writeable};
+use aarch64_cpu::registers::{
+    CNTFRQ_EL0, CNTVCT_EL0, DAIF, MPIDR_EL1, Readable, TPIDR_EL1, Writeable,
+};
 use arm_pl011_uart::{PL011Registers, Uart};
 use framekeeper::{Pfn, PhysAddr};
 use safe_mmio::UniqueMmioPointer;
@@ -48,8 +50,13 @@ extern "C" fn first_cpu(given: u64) -> ! {
     TPIDR_EL1.set(0);
     let mut machine = Machine::new();
     // SAFETY: memory starts at TREE_AT; nothing was written yet.
-    let is_tree = |at: u64| unsafe { direct_map(at).cast::<u32>().read_volatile() } == TREE_MAGIC.to_be();
-    let at = if given != 0 && given % 8 == 0 && is_tree(given) { given } else { TREE_AT };
+    let is_tree =
+        |at: u64| unsafe { direct_map(at).cast::<u32>().read_volatile() } == TREE_MAGIC.to_be();
+    let at = if given != 0 && given % 8 == 0 && is_tree(given) {
+        given
+    } else {
+        TREE_AT
+    };
     let read = is_tree(at).then(|| tree::read(at, &mut machine));
     let registers = core::ptr::NonNull::new(direct_map(UART_AT.load(Ordering::Relaxed)));
     let registers = registers.expect("mapped").cast::<PL011Registers>();
@@ -60,10 +67,16 @@ extern "C" fn first_cpu(given: u64) -> ! {
         Some(Err(why)) => panic!("the device tree cannot be read: {why}"),
         None => panic!("there is no device tree"),
     }
-    let (start, end) = (physical(&raw const kernel_start).0, physical(&raw const kernel_end).0);
+    let (start, end) = (
+        physical(&raw const kernel_start).0,
+        physical(&raw const kernel_end).0,
+    );
     machine.reserve(start, end - start);
     let own = MPIDR_EL1.get() & AFFINITY;
-    let first = machine.cpus().position(|cpu| cpu.hardware == own).unwrap_or(0);
+    let first = machine
+        .cpus()
+        .position(|cpu| cpu.hardware == own)
+        .unwrap_or(0);
     machine.cpus.0.swap(0, first);
     gic::start(machine.cpus().count());
     crate::main(machine)

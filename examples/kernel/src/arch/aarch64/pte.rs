@@ -27,18 +27,8 @@ pub fn page(pfn: Pfn) -> u64 {
     pfn.0 << 12 | VALID | TABLE | READ_ONLY | ACCESSED | attributes
 }
 
-/// A writable block of an upper level.
-pub fn block(pfn: Pfn) -> u64 {
-    page(pfn) & !TABLE
-}
-
 pub fn is_present(entry: u64) -> bool {
     entry & VALID != 0
-}
-
-/// Whether it is a page or block, if it stands above the last level.
-pub fn is_block(entry: u64) -> bool {
-    entry & TABLE == 0
 }
 
 pub fn pfn(entry: u64) -> Pfn {

@@ -39,7 +39,12 @@ extern "C" fn exception(kind: u64, frame: &mut Frame) {
     match kind {
         SYNCHRONOUS if ESR_EL1.get() >> 26 == DATA_ABORT => data_abort(frame),
         IRQ => interrupt(),
-        _ => panic!("exception {kind}, ESR {:#x}, at {:#x}, FAR {:#x}", ESR_EL1.get(), frame.elr, FAR_EL1.get()),
+        _ => panic!(
+            "exception {kind}, ESR {:#x}, at {:#x}, FAR {:#x}",
+            ESR_EL1.get(),
+            frame.elr,
+            FAR_EL1.get()
+        ),
     }
 }
 

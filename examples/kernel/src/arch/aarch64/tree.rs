@@ -4,8 +4,8 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::error::{FdtParseError, StandardError};
+use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node, Property};
 use framekeeper::NodeId;
 use spin::Mutex;
@@ -43,9 +43,15 @@ fn nodes(tree: Fdt<'static>, machine: &mut Machine) -> Result<(), StandardError>
                 }
             }
             "cpus" => {
-                for cpu in node.children().filter(|node| node.name_without_address() == "cpu") {
+                for cpu in node
+                    .children()
+                    .filter(|node| node.name_without_address() == "cpu")
+                {
                     each_range(cpu, |hardware, _| {
-                        machine.add_cpu(Cpu { hardware, node: node_of(cpu) });
+                        machine.add_cpu(Cpu {
+                            hardware,
+                            node: node_of(cpu),
+                        });
                     })?;
                 }
             }
@@ -54,7 +60,9 @@ fn nodes(tree: Fdt<'static>, machine: &mut Machine) -> Result<(), StandardError>
                     machine.command_line = line.value_as::<&'static str>().unwrap_or("");
                 }
             }
-            "pl011" => each_range(node, |base, _| super::UART_AT.store(base, Ordering::Relaxed))?,
+            "pl011" => each_range(node, |base, _| {
+                super::UART_AT.store(base, Ordering::Relaxed)
+            })?,
             "virtio_mmio" => each_range(node, |base, bytes| {
                 let mut places = VIRTIO.lock();
                 if let Some(place) = places.iter_mut().find(|place| place.is_none()) {
@@ -91,12 +99,18 @@ fn memory(node: FdtNode<'_>, machine: &mut Machine) -> Result<(), StandardError>
     let on = node_of(node);
     each_range(node, |base, bytes| {
         machine.add_usable(base, bytes);
-        machine.add_node_memory(NodeMemory { node: on, base, bytes });
+        machine.add_node_memory(NodeMemory {
+            node: on,
+            base,
+            bytes,
+        });
     })
 }
 
 fn node_of(node: FdtNode<'_>) -> NodeId {
-    let id = node.property("numa-node-id").and_then(|id| id.value_as::<u32>().ok());
+    let id = node
+        .property("numa-node-id")
+        .and_then(|id| id.value_as::<u32>().ok());
     NodeId(id.unwrap_or(0) as u8)
 }
 

@@ -5,17 +5,26 @@ use framekeeper::{NodeId, PhysAddr};
 
 /// Reads MADT, SRAT and MCFG from the root pointer at `rsdp` into the machine.
 pub(super) fn read(rsdp: u64, machine: &mut Machine) {
-    let Some(rsdp) = Table::at(rsdp, 36).filter(|table| table.bytes(0, 8) == Some(b"RSD PTR ")) else {
+    let Some(rsdp) = Table::at(rsdp, 36).filter(|table| table.bytes(0, 8) == Some(b"RSD PTR "))
+    else {
         return;
     };
     let (root, width) = match rsdp.u64(24) {
         Some(xsdt) if rsdp.u8(15) >= Some(2) && xsdt != 0 => (xsdt, 8),
         _ => (u64::from(rsdp.u32(16).unwrap_or(0)), 4),
     };
-    let Some(root) = Table::described(root) else { return };
+    let Some(root) = Table::described(root) else {
+        return;
+    };
     for at in (36..root.0.len()).step_by(width) {
-        let address = if width == 8 { root.u64(at) } else { root.u32(at).map(u64::from) };
-        let Some(table) = address.and_then(Table::described) else { continue };
+        let address = if width == 8 {
+            root.u64(at)
+        } else {
+            root.u32(at).map(u64::from)
+        };
+        let Some(table) = address.and_then(Table::described) else {
+            continue;
+        };
         match table.bytes(0, 4) {
             Some(b"APIC") => table.entries(44, |kind, entry| processor(kind, entry, machine)),
             Some(b"SRAT") => table.entries(48, |kind, entry| affinity(kind, entry, machine)),
@@ -29,7 +38,10 @@ pub(super) fn read(rsdp: u64, machine: &mut Machine) {
 fn processor(kind: u8, entry: Table, machine: &mut Machine) {
     if kind == 0 && entry.u32(4).unwrap_or(0) & 1 == 1 {
         let hardware = u64::from(entry.u8(3).unwrap_or(0));
-        machine.add_cpu(Cpu { hardware, node: NodeId(0) });
+        machine.add_cpu(Cpu {
+            hardware,
+            node: NodeId(0),
+        });
     }
 }
 
@@ -56,20 +68,25 @@ impl Table {
     fn at(address: u64, bytes: usize) -> Option<Self> {
         let start = super::direct_map(address).cast_const();
         // SAFETY: the boot tables map the first 512 GiB; firmware's tables stay where they are.
-        (address != 0 && address < 1 << 38).then(|| Self(unsafe { core::slice::from_raw_parts(start, bytes) }))
+        (address != 0 && address < 1 << 38)
+            .then(|| Self(unsafe { core::slice::from_raw_parts(start, bytes) }))
     }
 
     /// A table with the usual header, whose fifth byte starts its length.
     fn described(address: u64) -> Option<Self> {
         let length = Self::at(address, 36)?.u32(4)?;
-        (36..1 << 20).contains(&length).then(|| Self::at(address, length as usize))?
+        (36..1 << 20)
+            .contains(&length)
+            .then(|| Self::at(address, length as usize))?
     }
 
     /// Entries of a kind byte and a length byte, from `at` on.
     fn entries(self, mut at: usize, mut each: impl FnMut(u8, Self)) {
         while let (Some(kind), Some(length @ 2..)) = (self.u8(at), self.u8(at + 1)) {
             let end = at + usize::from(length);
-            let Some(entry) = self.0.get(at..end) else { return };
+            let Some(entry) = self.0.get(at..end) else {
+                return;
+            };
             each(kind, Self(entry));
             at = end;
         }

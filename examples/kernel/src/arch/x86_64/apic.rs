@@ -21,12 +21,20 @@ const TICK: u64 = 4_000_000;
 
 fn read(register: u64) -> u32 {
     // SAFETY: a register of this CPU's APIC.
-    unsafe { arch::direct_map(BASE + register).cast::<u32>().read_volatile() }
+    unsafe {
+        arch::direct_map(BASE + register)
+            .cast::<u32>()
+            .read_volatile()
+    }
 }
 
 fn write(register: u64, value: u32) {
     // SAFETY: as above; what is written is chosen below.
-    unsafe { arch::direct_map(BASE + register).cast::<u32>().write_volatile(value) }
+    unsafe {
+        arch::direct_map(BASE + register)
+            .cast::<u32>()
+            .write_volatile(value)
+    }
 }
 
 pub(super) fn id() -> u32 {
@@ -42,7 +50,10 @@ pub(super) fn init() {
     wait(1_000_000);
     let per_ms = u64::from(u32::MAX - read(CURRENT));
     write(TIMER, 1 << 17 | u32::from(TIMER_VECTOR)); // periodic
-    write(INITIAL, (per_ms * TICK / 1_000_000).clamp(1, u64::from(u32::MAX)) as u32);
+    write(
+        INITIAL,
+        (per_ms * TICK / 1_000_000).clamp(1, u64::from(u32::MAX)) as u32,
+    );
 }
 
 pub(super) fn end_of_interrupt() {

@@ -104,7 +104,10 @@ fn init_number(index: usize) {
 fn read_start_info(start_info: u64, machine: &mut Machine) {
     // SAFETY: the loader's structures are below 1 MiB, mapped, and never written.
     let info = unsafe { &*direct_map(start_info).cast::<StartInfo>() };
-    assert!(info.magic == 0x336e_c578 && info.version >= 1, "no PVH start info");
+    assert!(
+        info.magic == 0x336e_c578 && info.version >= 1,
+        "no PVH start info"
+    );
     let entries = unsafe {
         core::slice::from_raw_parts(
             direct_map(info.memory_map).cast::<MemoryEntry>(),
@@ -129,9 +132,15 @@ fn read_start_info(start_info: u64, machine: &mut Machine) {
     // The one that runs now comes first.
     let own = u64::from(apic::id());
     if machine.cpus.1 == 0 {
-        machine.add_cpu(Cpu { hardware: own, node: framekeeper::NodeId(0) });
+        machine.add_cpu(Cpu {
+            hardware: own,
+            node: framekeeper::NodeId(0),
+        });
     }
-    let first = machine.cpus().position(|cpu| cpu.hardware == own).unwrap_or(0);
+    let first = machine
+        .cpus()
+        .position(|cpu| cpu.hardware == own)
+        .unwrap_or(0);
     machine.cpus.0.swap(0, first);
 }
 
@@ -154,7 +163,13 @@ pub fn start_cpu(index: usize, hardware: u64, stack_top: u64) {
     let code = &raw const ap_trampoline;
     let bytes = (&raw const ap_trampoline_end).addr() - code.addr();
     // SAFETY: the code lies in the kernel image, its copy in the first MiB, which nothing else uses.
-    unsafe { core::ptr::copy(direct_map(code.addr() as u64), direct_map(TRAMPOLINE), bytes) };
+    unsafe {
+        core::ptr::copy(
+            direct_map(code.addr() as u64),
+            direct_map(TRAMPOLINE),
+            bytes,
+        )
+    };
     ap_stack_top.store(stack_top, Ordering::Relaxed);
     AP_INDEX.store(index as u32, Ordering::Release);
     apic::start(hardware as u32, (TRAMPOLINE >> 12) as u8);
@@ -213,7 +228,11 @@ pub fn direct_map(address: u64) -> *mut u8 {
 /// Where a byte of the kernel image, a stack, or the direct map is in memory.
 pub fn physical(address: *const u8) -> PhysAddr {
     let address = address.addr() as u64;
-    PhysAddr(if address >= HIGH { address - HIGH } else { address - DIRECT_MAP })
+    PhysAddr(if address >= HIGH {
+        address - HIGH
+    } else {
+        address - DIRECT_MAP
+    })
 }
 
 fn start_clock() {

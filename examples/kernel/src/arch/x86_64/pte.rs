@@ -6,7 +6,6 @@ const PRESENT: u64 = 1;
 const WRITABLE: u64 = 1 << 1;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
 /// An entry that names the table of the next level.
@@ -19,18 +18,8 @@ pub fn page(pfn: Pfn) -> u64 {
     pfn.0 << 12 | PRESENT | WRITABLE | ACCESSED
 }
 
-/// A writable block of an upper level.
-pub fn block(pfn: Pfn) -> u64 {
-    page(pfn) | LARGE
-}
-
 pub fn is_present(entry: u64) -> bool {
     entry & PRESENT != 0
-}
-
-/// Whether it is a page or block, if it stands above the last level.
-pub fn is_block(entry: u64) -> bool {
-    entry & LARGE != 0
 }
 
 pub fn pfn(entry: u64) -> Pfn {

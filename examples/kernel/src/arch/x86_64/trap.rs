@@ -67,7 +67,10 @@ extern "C" fn interrupt(frame: &mut Frame) {
             crate::ipi::serve();
         }
         vector if vector == u64::from(apic::SPURIOUS_VECTOR) => {}
-        _ => panic!("exception {} at {:#x}, error {:#x}", frame.vector, frame.rip, frame.error),
+        _ => panic!(
+            "exception {} at {:#x}, error {:#x}",
+            frame.vector, frame.rip, frame.error
+        ),
     }
 }
 
@@ -76,7 +79,10 @@ fn page_fault(frame: &Frame) {
     let address = Cr2::read_raw();
     let masked = frame.flags & INTERRUPTS_ON == 0;
     if masked {
-        panic!("page fault at {address:#x} with interrupts masked, from {:#x}", frame.rip);
+        panic!(
+            "page fault at {address:#x} with interrupts masked, from {:#x}",
+            frame.rip
+        );
     }
     arch::irq_on();
     if let Err(why) = crate::fault::handle(address, frame.error & WRITE != 0) {
