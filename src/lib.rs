@@ -73,8 +73,11 @@ pub mod report;
 pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
-pub use alloc::{AllocError, Config, InitError, PageAllocator, Pages, RawError, Request};
-pub use boot::{BootMap, MapError, Memory, Storage};
+pub use alloc::{
+    AllocError, Config, FinishError, HotplugError, InitError, PageAllocator, Pages, RawError,
+    ReleaseError, Released, Request,
+};
+pub use boot::{BootMap, LateMemory, MapError, Memory, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
@@ -83,6 +86,7 @@ pub use mm::{
     BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
     MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated, StateChange,
 };
+pub use node::{CpuError, StartCpus};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{

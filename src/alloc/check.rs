@@ -10,7 +10,7 @@ use crate::addr::{CpuId, FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::pageset::Exchanges;
 use crate::pageset::tune::Limits;
 use crate::platform::{IrqOff, Platform};
-use crate::zone::ZoneFault;
+use crate::zone::{Levels, ZoneFault};
 
 /// Numbers of one zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,10 @@ pub struct ZoneCounts {
     pub free: u64,
     /// Frames that CPUs park in their pagesets.
     pub parked: u64,
+    /// Its watermarks, without boost.
+    pub levels: Levels,
+    /// Frames kept from requests whose highest zone is of another kind, by kind.
+    pub reserves: [u64; ZoneKind::COUNT],
     /// Free blocks of each order.
     pub free_blocks: [u64; Order::COUNT],
 }
@@ -83,10 +87,12 @@ impl<P: Platform> PageAllocator<P> {
             node: entry.node,
             kind: entry.kind,
             span: zone.span(),
-            present: self.nodes.present(index),
+            present: zone.present(),
             managed: zone.managed(),
             free: zone.free_frames_exact(),
             parked: self.parked_in(index),
+            levels: zone.levels(),
+            reserves: entry.reserves(),
             free_blocks: zone.free_blocks_by_order(),
         }
     }
@@ -157,7 +163,9 @@ impl<P: Platform> PageAllocator<P> {
                 if !cache.check() {
                     return Err(CheckError::Pageset(cpu, node, kind));
                 }
-                if cache.limits() != self.nodes.fresh_limits(entry, &self.config.tuning) {
+                // Of a zone that is coming online still, they stay those of its early part.
+                let settled = self.deferral.is_done() || !self.nodes.is_deferred(index);
+                if settled && cache.limits() != self.fresh_limits(index, cpu) {
                     return Err(CheckError::StaleLimits(cpu, node, kind));
                 }
                 for (frame, order) in cache.blocks() {
@@ -173,8 +181,9 @@ impl<P: Platform> PageAllocator<P> {
                     }
                 }
             }
-            if entry.zone.levels() != self.nodes.fresh_levels(entry, &self.config.tuning)
-                || ZoneKind::ALL.map(|kind| entry.reserve(kind)) != self.nodes.fresh_reserves(entry)
+            if self.deferral.is_done()
+                && (entry.zone.levels() != self.nodes.fresh_levels(entry, &self.config.tuning)
+                    || entry.reserves() != self.nodes.fresh_reserves(entry))
             {
                 return Err(CheckError::StaleMarks(node, kind));
             }

@@ -11,7 +11,7 @@ use super::contents::Contents;
 use crate::addr::{FrameRange, Pfn};
 use crate::boot::fill_frames;
 use crate::platform::{IrqOff, Platform};
-use crate::zone::{IsolateError, Isolation, Purpose, Zone};
+use crate::zone::{IsolateError, Isolation, OfflineError, Purpose, Zone};
 
 /// How often the hook is asked for one run of frames.
 const ROUNDS: u32 = 5;
@@ -79,12 +79,10 @@ impl<P: Platform> PageAllocator<P> {
         if let Some(pfn) = zone.next_unusable(range) {
             return Err(ContigError::Unusable(pfn));
         }
-        let collecting = Collecting::start(self, index, range)?;
+        let collecting = Collecting::start(self, index, range, Purpose::Contiguous)?;
         collecting.empty(range, migrate)?;
         collecting.drain();
-        zone.take_range(&collecting.isolation, &IrqOff::new())
-            .map_err(ContigError::InUse)?;
-        drop(collecting);
+        collecting.take()?;
         if self.config.contents == Contents::ZeroOnAlloc {
             fill_frames::<P>(range, 0);
         }
@@ -114,33 +112,35 @@ impl<P: Platform> Drop for Contig<'_, P> {
 }
 
 /// A range that is being collected. Dropping it ends that.
-struct Collecting<'a, P: Platform> {
+pub(super) struct Collecting<'a, P: Platform> {
     allocator: &'a PageAllocator<P>,
     index: u8,
-    isolation: Isolation,
+    /// Until the range is offline.
+    isolation: Option<Isolation>,
 }
 
 impl<'a, P: Platform> Collecting<'a, P> {
-    fn start(
+    pub(super) fn start(
         allocator: &'a PageAllocator<P>,
         index: u8,
         range: FrameRange,
+        purpose: Purpose,
     ) -> Result<Self, ContigError> {
         let zone = allocator.nodes.zone(index);
-        let isolation = zone
-            .isolate(range, Purpose::Contiguous, &IrqOff::new())
-            .map_err(|error| match error {
-                IsolateError::Range(range) => ContigError::Outside(range.start()),
-                IsolateError::Busy(pfn) => ContigError::Busy(pfn),
-                IsolateError::Absent(pfn) => ContigError::Unusable(pfn),
-                IsolateError::Kept(pfn) => ContigError::Kept(pfn),
-            })?;
+        let isolation =
+            zone.isolate(range, purpose, &IrqOff::new())
+                .map_err(|error| match error {
+                    IsolateError::Range(range) => ContigError::Outside(range.start()),
+                    IsolateError::Busy(pfn) => ContigError::Busy(pfn),
+                    IsolateError::Absent(pfn) => ContigError::Unusable(pfn),
+                    IsolateError::Kept(pfn) => ContigError::Kept(pfn),
+                })?;
         allocator.nodes.zones()[usize::from(index)].close_pagesets();
         allocator.refresh_pagesets(index);
         let this = Self {
             allocator,
             index,
-            isolation,
+            isolation: Some(isolation),
         };
         this.drain();
         Ok(this)
@@ -156,7 +156,28 @@ impl<'a, P: Platform> Collecting<'a, P> {
             .drain_zones(core::iter::once(self.index), &IrqOff::new());
     }
 
-    fn empty(
+    /// Takes the frames of the range, which are free.
+    fn take(self) -> Result<(), ContigError> {
+        let taken = self.isolation.as_ref().map_or(Ok(()), |isolation| {
+            self.zone().take_range(isolation, &IrqOff::new())
+        });
+        taken.map_err(ContigError::InUse)
+    }
+
+    /// Takes the range offline, every frame of which is free.
+    pub(super) fn offline(mut self) -> Result<(), OfflineError> {
+        self.drain();
+        let Some(isolation) = self.isolation.take() else {
+            return Ok(());
+        };
+        let offline = self.zone().offline(isolation, &IrqOff::new());
+        offline.map_err(|(isolation, error)| {
+            self.isolation = Some(isolation);
+            error
+        })
+    }
+
+    pub(super) fn empty(
         &self,
         range: FrameRange,
         mut migrate: impl FnMut(FrameRange) -> Moved,
@@ -184,7 +205,9 @@ impl<'a, P: Platform> Collecting<'a, P> {
 
 impl<P: Platform> Drop for Collecting<'_, P> {
     fn drop(&mut self) {
-        self.zone().release(&self.isolation, &IrqOff::new());
+        if let Some(isolation) = &self.isolation {
+            self.zone().release(isolation, &IrqOff::new());
+        }
         self.allocator.nodes.zones()[usize::from(self.index)].open_pagesets();
         self.allocator.refresh_pagesets(self.index);
     }

@@ -87,11 +87,16 @@ impl<P: Platform> PageAllocator<P> {
             .zonelist(node, request.highest())
             .ok_or(AllocError::NoSuchNode(node))?
             .filter(in_scope);
-        let ask = || {
-            zones
-                .clone()
-                .find_map(|zone| self.take(zone, request, cpu, off))
+        // A zone that is not all online yet grows before the next one is asked: each turn brings a section at least.
+        let take = |zone| {
+            loop {
+                let taken = self.take(zone, request, cpu, off);
+                if taken.is_some() || !self.grow_on_demand(zone, order) {
+                    return taken;
+                }
+            }
         };
+        let ask = || zones.clone().find_map(take);
         if let Some(pages) = ask() {
             return Ok(pages);
         }

@@ -1,20 +1,21 @@
 //! The crate's own memory, and every access through the direct map (UNSAFE 1).
 //!
 //! Owns: [`Storage`], bytes that belong to one instance for ever; [`Bump`], which carves typed slots from them;
-//! [`Memory`], a boot map with the promise that its free memory is nobody else's.
+//! [`LateSlots`], those of them that are initialised when their memory comes online; [`Memory`] and [`LateMemory`], a boot map
+//! or a range with the promise that its free memory is nobody else's.
 //! Invariants: a byte is carved at most once; every carved slot is initialised before it is reachable.
 //! Lock ranks: none. Used by: every layer's constructor.
 #![allow(unsafe_code)]
 
-use core::fmt;
 use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr::NonNull;
 
-use super::error::MapError;
+use super::error::{MemoryError, StorageError, StorageFull};
 use super::map::BootMap;
 use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{CachePadded, PerCpu};
 
 /// Bytes owned by one instance until the program ends.
@@ -28,33 +29,6 @@ pub struct Storage {
 
 // SAFETY: the bytes are reached through this value alone, which is moved, never shared.
 unsafe impl Send for Storage {}
-
-/// Why a range cannot be storage.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum StorageError {
-    /// The range ends past the last address.
-    Overflow {
-        /// First byte of the range.
-        start: PhysAddr,
-        /// Its length.
-        bytes: u64,
-    },
-    /// The direct map has no pointer for the range, or wraps within it: choose memory that is mapped.
-    Unmapped {
-        /// First byte of the range.
-        start: PhysAddr,
-    },
-}
-
-/// The metadata needs more bytes than the storage has. Give more, or configure fewer CPUs, groups or shards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StorageFull {
-    /// Bytes needed so far, alignment included.
-    pub needed: usize,
-    /// Bytes there are.
-    pub available: usize,
-}
 
 impl Storage {
     /// Storage in memory that Rust already owns.
@@ -211,6 +185,23 @@ impl<'s> Bump<'s> {
         Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), count) })
     }
 
+    /// Room for `count` slots that are initialised later, all at once.
+    ///
+    /// # Errors
+    /// [`StorageFull`], with nothing taken.
+    pub(crate) fn late_slots<T: 'static>(
+        &mut self,
+        count: u32,
+    ) -> Result<LateSlots<T>, StorageFull> {
+        let first = self.reserve::<T>(count as usize)?;
+        Ok(LateSlots {
+            count: first.map_or(0, |_| count),
+            first: first.unwrap_or(NonNull::dangling()),
+            claimed: AtomicBool::new(false),
+            ready: AtomicU32::new(0),
+        })
+    }
+
     /// Takes room for `count` values of `T`; `None` while measuring.
     fn reserve<T>(&mut self, count: usize) -> Result<Option<NonNull<T>>, StorageFull> {
         const { assert!(align_of::<T>() <= MAX_ALIGN) };
@@ -258,6 +249,56 @@ impl<'s> Bump<'s> {
     }
 }
 
+/// Slots that nobody can read before [`init`](Self::init), which takes the time that carving them did not.
+#[derive(Debug)]
+pub(crate) struct LateSlots<T: 'static> {
+    first: NonNull<T>,
+    count: u32,
+    /// Set by whoever initialises them.
+    claimed: AtomicBool,
+    /// How many can be read: none, then all.
+    ready: AtomicU32,
+}
+
+// SAFETY: the slots are reached by shared references only, and written once, by the one who claimed them, before that.
+unsafe impl<T: Send + Sync> Sync for LateSlots<T> {}
+// SAFETY: as above; they lie in storage that is valid for ever.
+unsafe impl<T: Send + Sync> Send for LateSlots<T> {}
+
+impl<T> LateSlots<T> {
+    /// The slot with this number; `None` if there is none, or it is not initialised.
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&'static T> {
+        self.slots().get(index as usize)
+    }
+
+    /// All slots, or none.
+    #[inline]
+    pub(crate) fn slots(&self) -> &'static [T] {
+        // Acquire pairs with the Release of `init`: what is read was written before.
+        let ready = self.ready.load(Ordering::Acquire) as usize;
+        // SAFETY: `ready` slots lie in what was reserved, for ever; they were initialised before `ready` was stored, and
+        // are only shared since.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), ready) }
+    }
+
+    /// Initialises all slots, the i-th to `value(i)`. Whether they can be read now: not while another call is at it.
+    pub(crate) fn init(&self, mut value: impl FnMut(u32) -> T) -> bool {
+        // Relaxed: the claim keeps writers apart; readers wait for `ready`.
+        if self.claimed.swap(true, Ordering::Relaxed) {
+            return self.ready.load(Ordering::Acquire) == self.count;
+        }
+        for i in 0..self.count {
+            // SAFETY: `i < count`, so the slot lies in what was reserved.
+            let slot = unsafe { self.first.add(i as usize) };
+            // SAFETY: the slot is aligned and this call's alone: it holds the claim, and nobody reads before `ready`.
+            unsafe { slot.write(value(i)) };
+        }
+        self.ready.store(self.count, Ordering::Release);
+        true
+    }
+}
+
 /// Writes `byte` over every byte of the frames. Frames that the direct map does not reach are left alone.
 ///
 /// The frames must be of an instance of `P` and owned by the caller, so that nobody else uses their contents.
@@ -293,6 +334,33 @@ pub(crate) fn find_other<P: Platform>(frames: FrameRange, byte: u8) -> Option<(P
         }
     }
     None
+}
+
+/// Frames that come to an instance after it was built: reserved ones that are not needed any more, or a new section.
+/// It is the right to give them, so it exists once.
+#[must_use = "the frames stay out of use until they are given to an instance"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct LateMemory(FrameRange);
+
+impl LateMemory {
+    /// Promises frames to an instance.
+    ///
+    /// # Safety
+    /// The frames are memory, and nothing else uses it, now or later, except through what the instance gives out.
+    pub unsafe fn claim(frames: FrameRange) -> Self {
+        Self(frames)
+    }
+
+    /// Frames that an instance had, and lets go.
+    pub(crate) fn of_instance(frames: FrameRange) -> Self {
+        Self(frames)
+    }
+
+    /// The frames.
+    #[must_use]
+    pub fn frames(&self) -> FrameRange {
+        self.0
+    }
 }
 
 /// The largest alignment of a slot.
@@ -398,69 +466,3 @@ impl Storage {
         Ok(())
     }
 }
-
-/// Why an instance's metadata could not be placed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum MemoryError {
-    /// The map has no free memory, or no free range that is long enough for the metadata.
-    Map(MapError),
-    /// The metadata would lie where the direct map does not reach.
-    Storage(StorageError),
-    /// The storage is too small.
-    Full(StorageFull),
-    /// The storage lies in memory that the map says is free to give out: reserve it in the map.
-    StorageInUse {
-        /// First byte of the storage.
-        start: PhysAddr,
-    },
-}
-
-impl From<StorageFull> for MemoryError {
-    fn from(error: StorageFull) -> Self {
-        Self::Full(error)
-    }
-}
-
-impl fmt::Display for StorageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overflow { start, bytes } => write!(
-                f,
-                "storage of {bytes} bytes at {start} ends past the last address"
-            ),
-            Self::Unmapped { start } => write!(
-                f,
-                "the direct map does not cover storage at {start}: choose mapped memory"
-            ),
-        }
-    }
-}
-
-impl fmt::Display for StorageFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "metadata needs {} bytes, the storage has {}: give more storage or configure less",
-            self.needed, self.available
-        )
-    }
-}
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Map(error) => fmt::Display::fmt(error, f),
-            Self::Storage(error) => fmt::Display::fmt(error, f),
-            Self::Full(error) => fmt::Display::fmt(error, f),
-            Self::StorageInUse { start } => write!(
-                f,
-                "the storage at {start} is free memory in the boot map: reserve it there"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for StorageError {}
-impl core::error::Error for StorageFull {}
-impl core::error::Error for MemoryError {}

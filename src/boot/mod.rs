@@ -1,7 +1,7 @@
 //! Memory before there is an allocator: which ranges exist, and the bytes that the crate's own metadata takes.
 //!
 //! Owns: [`BootMap`], the region algebra (regions.rs) of usable and reserved memory (map.rs); [`Storage`] and [`Bump`], from which every layer's arrays are carved
-//! (carve.rs, UNSAFE 1, which also holds every access through the direct map); [`Memory`], both together.
+//! (carve.rs, UNSAFE 1, which also holds every access through the direct map); [`Memory`], both together; [`LateMemory`], what comes later.
 //! Invariants: regions are sorted, disjoint and maximal; reserved wins over usable; frame 0 is never free; no byte of storage is given twice.
 //! Lock ranks: none; single-threaded until the instance exists.
 //! Used by: every layer above, at construction.
@@ -11,10 +11,10 @@ mod error;
 mod map;
 mod regions;
 
-pub(crate) use carve::{Bump, fill_frames, find_other};
-pub use carve::{Memory, MemoryError, Storage, StorageError, StorageFull};
-pub use error::{MapError, RegionKind};
-pub use map::{BootMap, PHYS_LIMIT, TAKE_FLOOR};
+pub(crate) use carve::{Bump, LateSlots, fill_frames, find_other};
+pub use carve::{LateMemory, Memory, Storage};
+pub use error::{MapError, MemoryError, RegionKind, StorageError, StorageFull};
+pub use map::{BootMap, PHYS_LIMIT, SECTION_BYTES, TAKE_FLOOR};
 pub use regions::Region;
 
 #[cfg(all(test, not(loom)))]

@@ -2,7 +2,8 @@
 //!
 //! Owns: [`FrameTable`]; [`FrameNo`], a frame's number within one table.
 //! Invariants: a section holds records from its first usable frame to its last, or none. A number that names no record
-//! reads and writes the spare record, never another frame's, so that a damaged link stays harmless.
+//! reads and writes the spare record, never another frame's, so that a damaged link stays harmless. The records of a section that
+//! comes online late are initialised before its frames are given; until then it has none.
 //! Lock ranks: none; the section list does not change after construction.
 //! Used by: lru, mm.
 
@@ -10,7 +11,8 @@ use core::fmt;
 
 use super::record::Record;
 use crate::addr::{FrameRange, Pfn};
-use crate::boot::{Bump, StorageFull};
+use crate::boot::{Bump, LateSlots, StorageFull};
+use crate::node::{Prepare, section_frames};
 
 /// A frame's number, counted from the table's first section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,29 +23,32 @@ impl FrameNo {
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// log2 of the bytes in a section: 128 MiB.
-const SECTION_BYTES_SHIFT: u32 = 27;
-
-/// Where one section's records are.
-#[derive(Clone, Copy, Debug, Default)]
+/// One section's records.
+#[derive(Debug)]
 struct Section {
     /// Number, within the section, of the first frame that has a record.
     first: u32,
-    /// Index of that frame's record.
-    record: u32,
-    /// How many records follow from there.
-    len: u32,
+    records: LateSlots<Record>,
 }
 
-/// All records of one instance.
-#[derive(Debug)]
-pub(crate) struct FrameTable {
+/// Where records are.
+#[derive(Clone, Copy, Debug)]
+struct Directory {
     /// First frame of the first section.
     base: u64,
     /// log2 of the frames in a section.
     shift: u32,
     sections: &'static [Section],
-    records: &'static [Record],
+}
+
+/// All records of one instance.
+#[derive(Debug)]
+pub(crate) struct FrameTable {
+    directory: Directory,
+    /// The same, for those who ready sections.
+    prepare: Option<&'static dyn Prepare>,
+    /// Number of records, initialised or not.
+    len: usize,
     /// Stands in for every frame without a record.
     spare: Record,
 }
@@ -62,16 +67,17 @@ pub enum FrameTableFault {
 }
 
 impl FrameTable {
-    /// Carves records for the frames of `ranges`, which ascend.
+    /// Carves records for the frames of `ranges`, which ascend, and initialises them, but for sections that come late.
     pub(crate) fn build<I>(
         bump: &mut Bump<'_>,
         page_shift: u32,
         ranges: impl Fn() -> I,
+        comes_late: impl Fn(FrameRange) -> bool,
     ) -> Result<Self, FrameTableFault>
     where
         I: Iterator<Item = FrameRange>,
     {
-        let shift = SECTION_BYTES_SHIFT - page_shift;
+        let shift = section_frames(page_shift).trailing_zeros();
         let first = ranges().next().map_or(0, |range| range.start().0 >> shift);
         let last = ranges()
             .last()
@@ -81,51 +87,63 @@ impl FrameTable {
         if spanned >= u64::from(u32::MAX) {
             return Err(FrameTableFault::TooWide { spanned });
         }
-        let mut total = 0;
-        let mut section_at = |i: u64| {
-            let start = Pfn((first + i) << shift);
+        let mut len = 0;
+        let sections = bump.slots_with(count as usize, |bump, i| {
+            let start = Pfn((first + i as u64) << shift);
+            let window = FrameRange::new(start, Pfn(start.0 + (1 << shift)));
+            let (first, records) = extent(window, ranges());
+            len += records as usize;
             let section = Section {
-                record: total,
-                ..section_of(
-                    FrameRange::new(start, Pfn(start.0 + (1 << shift))),
-                    ranges(),
-                )
+                first,
+                records: bump.late_slots(records)?,
             };
-            total += section.len;
-            section
-        };
-        let sections = bump.slots(count as usize, |i| section_at(i as u64))?;
-        if bump.is_measuring() {
-            (0..count).for_each(|i| _ = section_at(i));
-        }
-        let records = bump.slots(total as usize, |_| Record::new())?;
-        Ok(Self {
+            if !comes_late(window) {
+                section.records.init(|_| Record::new());
+            }
+            Ok::<_, StorageFull>(section)
+        })?;
+        let directory = Directory {
             base: first << shift,
             shift,
             sections,
-            records,
+        };
+        let prepare = bump.slots(1, |_| directory)?.first();
+        Ok(Self {
+            directory,
+            prepare: prepare.map(|prepare| prepare as &dyn Prepare),
+            len,
             spare: Record::new(),
         })
+    }
+
+    /// What readies sections that come late.
+    pub(crate) fn prepare(&self) -> Option<&'static dyn Prepare> {
+        self.prepare
     }
 
     /// The frame's number, `None` if it has no record.
     #[inline]
     pub(crate) fn number(&self, pfn: Pfn) -> Option<FrameNo> {
-        let number = FrameNo(u32::try_from(pfn.0.checked_sub(self.base)?).ok()?);
+        let number = FrameNo(u32::try_from(pfn.0.checked_sub(self.directory.base)?).ok()?);
         self.find(number).map(|_| number)
     }
 
     /// The numbers of a range, as far as the table goes, half open; those of frames without a record among them.
     pub(crate) fn numbers(&self, range: FrameRange) -> (FrameNo, FrameNo) {
-        let most = (self.sections.len() as u64) << self.shift;
-        let number = |pfn: Pfn| FrameNo(pfn.0.saturating_sub(self.base).min(most) as u32);
+        let Directory {
+            base,
+            shift,
+            sections,
+        } = self.directory;
+        let most = (sections.len() as u64) << shift;
+        let number = |pfn: Pfn| FrameNo(pfn.0.saturating_sub(base).min(most) as u32);
         (number(range.start()), number(range.end()))
     }
 
     /// The frame that a number stands for.
     #[inline]
     pub(crate) fn pfn(&self, number: FrameNo) -> Pfn {
-        Pfn(self.base + u64::from(number.0))
+        Pfn(self.directory.base + u64::from(number.0))
     }
 
     /// The frame's record; the spare one for a number that has none.
@@ -141,51 +159,62 @@ impl FrameTable {
 
     /// Every frame that has a record, from a number on.
     pub(crate) fn iter_from(&self, from: FrameNo) -> impl Iterator<Item = (FrameNo, &Record)> {
-        let first = (from.0 >> self.shift) as usize;
-        let sections = self.sections.iter().enumerate().skip(first);
+        let Directory {
+            shift, sections, ..
+        } = self.directory;
+        let first = (from.0 >> shift) as usize;
+        let sections = sections.iter().enumerate().skip(first);
         sections.flat_map(move |(i, section)| {
-            let start = ((i as u32) << self.shift) + section.first;
-            let skipped = from.0.saturating_sub(start).min(section.len);
-            let records = self
-                .records
-                .get((section.record + skipped) as usize..)
-                .unwrap_or(&[]);
+            let start = ((i as u32) << shift) + section.first;
+            let records = section.records.slots();
+            let skipped = from.0.saturating_sub(start).min(records.len() as u32);
             (start + skipped..)
                 .map(FrameNo)
-                .zip(records.iter().take((section.len - skipped) as usize))
+                .zip(records.iter().skip(skipped as usize))
         })
     }
 
-    /// Number of records.
+    /// Number of records, those of sections that are still to come included.
     pub(crate) fn len(&self) -> usize {
-        self.records.len()
+        self.len
     }
 
     #[inline]
     fn find(&self, number: FrameNo) -> Option<&Record> {
-        let section = self.sections.get((number.0 >> self.shift) as usize)?;
-        let index = (number.0 & ((1 << self.shift) - 1)).wrapping_sub(section.first);
-        if index >= section.len {
-            return None;
-        }
-        self.records.get((section.record + index) as usize)
+        let Directory {
+            shift, sections, ..
+        } = self.directory;
+        let section = sections.get((number.0 >> shift) as usize)?;
+        let index = (number.0 & ((1 << shift) - 1)).wrapping_sub(section.first);
+        section.records.get(index)
     }
 }
 
-/// The records that the section of `window` needs, with index 0 for the first.
-fn section_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> Section {
+impl Prepare for Directory {
+    fn prepare(&self, section: FrameRange) {
+        let number = section.start().0.saturating_sub(self.base) >> self.shift;
+        if let Some(section) = self.sections.get(number as usize) {
+            // One section is readied by one CPU at a time: the one that claimed it. Again if it was taken offline: then it
+            // finds its records as they were.
+            let ready = section.records.init(|_| Record::new());
+            debug_assert!(ready, "a section that two bring online");
+        }
+    }
+}
+
+/// The records that the section of `window` needs: the first one's number in it, and how many.
+fn extent(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, u32) {
     let mut inside = ranges
         .map(|range| range.intersect(window))
         .filter(|range| !range.is_empty());
     let Some(head) = inside.next() else {
-        return Section::default();
+        return (0, 0);
     };
     let end = inside.last().map_or(head.end(), FrameRange::end);
-    Section {
-        first: (head.start().0 - window.start().0) as u32,
-        record: 0,
-        len: (end.0 - head.start().0) as u32,
-    }
+    (
+        (head.start().0 - window.start().0) as u32,
+        (end.0 - head.start().0) as u32,
+    )
 }
 
 impl From<StorageFull> for FrameTableFault {
@@ -221,9 +250,10 @@ mod tests {
             .map(|&(a, b)| FrameRange::new(Pfn(a), Pfn(b)))
             .collect();
         let mut measure = Bump::measuring();
-        FrameTable::build(&mut measure, 12, || ranges.iter().copied()).unwrap();
+        let all = || ranges.iter().copied();
+        FrameTable::build(&mut measure, 12, all, |_| false).unwrap();
         let mut storage = storage(measure.used());
-        FrameTable::build(&mut Bump::new(&mut storage), 12, || ranges.iter().copied()).unwrap()
+        FrameTable::build(&mut Bump::new(&mut storage), 12, all, |_| false).unwrap()
     }
 
     #[test]
@@ -258,8 +288,8 @@ mod tests {
             FrameRange::new(Pfn(1), Pfn(2)),
             FrameRange::new(Pfn(1 << 33), Pfn((1 << 33) + 1)),
         ];
-        let error =
-            FrameTable::build(&mut Bump::measuring(), 12, || ranges.into_iter()).unwrap_err();
+        let error = FrameTable::build(&mut Bump::measuring(), 12, || ranges.into_iter(), |_| false)
+            .unwrap_err();
         assert!(matches!(error, FrameTableFault::TooWide { .. }));
     }
 }

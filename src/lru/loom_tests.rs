@@ -78,9 +78,12 @@ impl<P: Platform> Machine<P> {
             batch: BatchSize::ThirtyOne,
         };
         Self {
-            frames: FrameTable::build(&mut bump, 12, || {
-                [FrameRange::new(Pfn(1), Pfn(2))].into_iter()
-            })
+            frames: FrameTable::build(
+                &mut bump,
+                12,
+                || [FrameRange::new(Pfn(1), Pfn(2))].into_iter(),
+                |_| false,
+            )
             .unwrap(),
             memcgs: Memcgs::build(&mut bump, &limits, 1, 2)
                 .unwrap_or_else(|_| unreachable!("fits")),

@@ -57,9 +57,12 @@ impl<P: Platform> Machine<P> {
             depth: 1,
             owners: 3,
         };
-        let frames = FrameTable::build(&mut bump, 12, || {
-            [FrameRange::new(Pfn(1), Pfn(2))].into_iter()
-        })
+        let frames = FrameTable::build(
+            &mut bump,
+            12,
+            || [FrameRange::new(Pfn(1), Pfn(2))].into_iter(),
+            |_| false,
+        )
         .unwrap();
         let memcgs: Memcgs<P> =
             Memcgs::build(&mut bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits"));

@@ -57,15 +57,43 @@ impl<P: Platform> Zone<P> {
         }
         let _changing = self.change().ok_or(OnlineError::Busy)?;
         self.check_absent(range)?;
-        self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
-        self.managed.fetch_add(range.frames(), Relaxed);
-        self.present.fetch_add(range.frames(), Relaxed);
-        self.regroup(self.managed().saturating_sub(self.levels().high));
+        let frames = self.online_lines(range, off);
+        self.present.fetch_add(frames, Relaxed);
         Ok(())
     }
 
-    /// Counts `frames` of the span as existing, though others keep them since boot.
-    pub(crate) fn add_reserved(&self, frames: u64) {
+    /// [`online`](Self::online) of frames that count as present since boot.
+    ///
+    /// # Errors
+    /// [`OnlineError`], with nothing changed.
+    pub(crate) fn online_reserved(
+        &self,
+        range: FrameRange,
+        off: &IrqOff<P>,
+    ) -> Result<(), OnlineError> {
+        if !self.spec.span.covers(range) {
+            return Err(OnlineError::Outside { range });
+        }
+        let _changing = self.change().ok_or(OnlineError::Busy)?;
+        self.check_absent(range)?;
+        self.online_lines(range, off);
+        Ok(())
+    }
+
+    /// Makes frames managed and free that are absent, on lines that the caller alone may change. Returns how many: all,
+    /// unless the zone has no room left to record lines that are not whole. Whether they are present is the caller's to say.
+    pub(crate) fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) -> u64 {
+        let mut frames = 0;
+        self.each_part(range, off, |shard, line, mask| {
+            frames += u64::from(shard.online(line, mask));
+        });
+        self.managed.fetch_add(frames, Relaxed);
+        self.regroup(self.managed().saturating_sub(self.levels().high));
+        frames
+    }
+
+    /// Counts `frames` as existing from now on.
+    pub(crate) fn add_present(&self, frames: u64) {
         self.present.fetch_add(frames, Relaxed);
     }
 
@@ -170,23 +198,22 @@ impl<P: Platform> Zone<P> {
 }
 
 impl Shard {
-    /// Brings the places of `mask`, which are absent, online and makes them free, except bad ones.
-    fn online(&mut self, line: u32, mask: &Words) {
+    /// Brings the places of `mask`, which are absent, online and makes them free, except bad ones. Returns how many they are,
+    /// or none if the line would need a record and there is none left.
+    fn online(&mut self, line: u32, mask: &Words) -> u32 {
         let info = self.info(line);
         if *mask == ALL_FREE && info.holes() == 0 {
             let whole = info.present(0).with(PLACES, WHOLE as i8);
             self.counts.add(whole, PLACES);
             self.update(line, whole);
-            return;
+            return PLACES;
         }
         let n = match info.holes() {
             0 => self.holes.take(),
             n => Some(n),
         };
         let Some((n, hole)) = n.and_then(|n| Some((n, self.holes.of(n)?))) else {
-            // Counted before; a record lost since means memory corruption, and the frames stay unused.
-            self.counts.faults += 1;
-            return;
+            return 0;
         };
         let absent = if info.is_absent() {
             ALL_FREE
@@ -198,6 +225,7 @@ impl Shard {
         self.update(line, info.present(n));
         self.free_places(line, mask);
         self.drop_empty_record(line);
+        mask.iter().map(|word| word.count_ones()).sum()
     }
 
     /// Makes the places of `mask`, which are taken, free, except those that must not be used.
