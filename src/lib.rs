@@ -74,10 +74,11 @@ pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{
-    AllocError, Config, FinishError, HotplugError, InitError, PageAllocator, Pages, RawError,
-    ReleaseError, Released, Request,
+    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, FinishError,
+    HotplugError, InitError, Moved, OnlineError, Oom, PageAllocator, Pages, RawError, Reclaim,
+    ReleaseError, Released, Relief, Reported, Request,
 };
-pub use boot::{BootMap, LateMemory, MapError, Memory, Storage};
+pub use boot::{BootMap, LateMemory, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
@@ -90,11 +91,11 @@ pub use node::{CpuError, StartCpus};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{
-    CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving, Oom, Reclaimed, Release, Stop,
-    Unmap, WriteOut,
+    Background, BackgroundStop, CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving,
+    Reclaimed, Release, Stop, Unmap, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
-pub use zone::Mobility;
+pub use zone::{MarkError, Mobility, WasBad};
 
 #[cfg(test)]
 extern crate self as framekeeper;
@@ -110,6 +111,10 @@ mod stepper;
 #[cfg(all(test, loom))]
 #[path = "../tests/common/loom_host.rs"]
 mod loom_host;
+
+#[cfg(all(test, loom))]
+#[path = "../tests/common/loom_machine.rs"]
+mod loom_machine;
 
 /// README's examples are compiled and run with the rest of the documentation.
 #[cfg(doctest)]

@@ -1,7 +1,7 @@
 //! What a port must give, and the token that proves interrupts are masked.
 //!
 //! Owns: the [`Platform`] trait and the [`RawLock`] it names; [`IrqOff`].
-//! Invariants: an [`IrqOff`] never leaves the CPU that made it, and restores what it found. It carries the ranks
+//! Invariants: an [`IrqOff`] never leaves the CPU that made it, and restores what it found, the innermost first. It carries the ranks
 //! of the locks held under it, so that debug builds check the lock order without per-CPU state.
 //! Lock ranks: checks them all.
 //! Used by: every layer above.
@@ -122,7 +122,8 @@ pub unsafe trait RawLock: Send + Sync + 'static {
 
 /// Proof that interrupts are masked on this CPU; restores the previous mask when dropped.
 ///
-/// Locks are taken against one, so that no interrupt handler can wait for a lock its own CPU holds.
+/// Locks are taken against one, so that no interrupt handler can wait for a lock its own CPU holds. Ports get one from
+/// [`with`](Self::with).
 #[derive(Debug)]
 pub struct IrqOff<P: Platform> {
     state: usize,
@@ -133,10 +134,19 @@ pub struct IrqOff<P: Platform> {
 }
 
 impl<P: Platform> IrqOff<P> {
-    /// Masks interrupts and keeps the thread on its CPU.
+    /// Does `work` with interrupts masked and the thread kept on its CPU.
+    ///
+    /// Tokens nest by construction: an inner one is gone, and has restored the mask that it found, before the outer one is. Two
+    /// that could be dropped in any order would unmask interrupts while one of them still promises that they are masked.
+    #[inline]
+    pub fn with<T>(work: impl FnOnce(&Self) -> T) -> T {
+        work(&Self::new())
+    }
+
+    /// Masks interrupts and keeps the thread on its CPU. For a local variable, which goes before those that were there first.
     #[inline]
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         P::preempt_off();
         Self {
             state: P::irq_save(),
@@ -180,12 +190,6 @@ impl<P: Platform> IrqOff<P> {
             count.set(count.get() - 1);
         }
         let _ = rank;
-    }
-}
-
-impl<P: Platform> Default for IrqOff<P> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
-    Backing, Evict, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, Pfn, PhysAddr, Request,
-    Unmap, WriteOut,
+    Backing, Evict, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, Pfn, PhysAddr, Refused,
+    Request, Unmap, WriteOut,
 };
 use host::{Host, storage};
 
@@ -77,7 +77,7 @@ fn machine(frames: u64, groups: u32) -> &'static Mm<Host> {
     #[allow(unsafe_code)]
     let memory = unsafe { Memory::<Host>::claim(&mut boot) };
     let memory = memory.with_storage(storage(frames as usize * 64 + (4 << 20)));
-    let mm = Mm::new(memory, &MmConfig::new(1, groups)).map_err(|(error, _)| error);
+    let mm = Mm::new(memory, &MmConfig::new(1, groups)).map_err(Refused::into_error);
     Box::leak(Box::new(mm.unwrap()))
 }
 

@@ -7,7 +7,7 @@ use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::node::ZoneLimits;
 use framekeeper::{
     Backing, Config, CpuId, FrameRange, InitError, MemcgId, Mm, MmConfig, Mobility, NodeId, Order,
-    PageAllocator, Pfn, PhysAddr, Platform, Request,
+    PageAllocator, Pfn, PhysAddr, Platform, Refused, Request,
 };
 
 /// A machine with pages of `1 << SHIFT` bytes, whose frames are numbers only.
@@ -54,7 +54,9 @@ fn empty_and_fill<const S: u32>(mm: &Mm<Paged<S>>, frames: u64) {
     assert_eq!(mm.allocator().managed_frames(), frames);
     let mut seen = BTreeSet::new();
     let mut folios = Vec::new();
-    let movable = Request::new(Order::ZERO).mobility(Mobility::Movable);
+    let movable = Request::new(Order::ZERO)
+        .mobility(Mobility::Movable)
+        .ignore_watermarks();
     while let Ok(pages) = mm.try_alloc(movable) {
         assert!(seen.insert(pages.pfn()));
         let folio = pages.try_charge_to(mm, group).map_err(|e| e.0).unwrap();
@@ -142,7 +144,7 @@ fn metadata_storage_of_every_size_below_what_is_needed_is_refused() {
                 alloc.check().unwrap();
                 needed.get_or_insert(bytes);
             }
-            Err((error, _)) => {
+            Err(Refused(error, _)) => {
                 assert!(matches!(error, InitError::Memory(_)), "{error}");
                 assert_eq!(needed, None, "{bytes}");
             }

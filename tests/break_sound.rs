@@ -128,18 +128,136 @@ fn handles_may_change_threads_and_tokens_may_not() {
 fn a_platform_that_panics_around_a_hold_leaves_the_lock_free() {
     let lock = Lock::<Data, Moody>::new(Data);
     let other = Lock::<Data, Moody>::new(Data);
-    let off = IrqOff::new();
-    for calls in 0..4 {
-        CALLS_LEFT.set(Some(calls));
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            drop(Lock::lock_pair(&lock, &other, &off));
-        }));
-        assert!(result.is_err());
-        assert!(lock.try_lock(&off).is_some() && other.try_lock(&off).is_some());
-        CALLS_LEFT.set(Some(calls % 2));
-        let result = catch_unwind(AssertUnwindSafe(|| drop(lock.try_lock(&off))));
-        assert!(result.is_err());
-        assert!(lock.try_lock(&off).is_some());
+    IrqOff::with(|off| {
+        for calls in 0..4 {
+            CALLS_LEFT.set(Some(calls));
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                drop(Lock::lock_pair(&lock, &other, off));
+            }));
+            assert!(result.is_err());
+            assert!(lock.try_lock(off).is_some() && other.try_lock(off).is_some());
+            CALLS_LEFT.set(Some(calls % 2));
+            let result = catch_unwind(AssertUnwindSafe(|| drop(lock.try_lock(off))));
+            assert!(result.is_err());
+            assert!(lock.try_lock(off).is_some());
+        }
+    });
+}
+
+/// misuse 58: the lock hook panics after `LRU` was won, before the frame is unlinked: the frame is still listed, and nobody has one
+/// reference too many.
+#[test]
+fn a_platform_that_panics_before_a_won_frame_is_unlinked_leaves_it_listed() {
+    type Act = fn(&Mm<Moody>, &Folio<'_, Moody>);
+    let acts: [Act; 3] = [
+        |_, folio| drop(folio.isolate()),
+        |mm, folio| {
+            let first = folio.pfn();
+            let range = framekeeper::FrameRange::new(first, Pfn(first.0 + 1));
+            mm.isolate_range(range, drop);
+        },
+        |_, folio| folio.keep_from_reclaim(),
+    ];
+    for act in acts {
+        let mm = machine(&MmConfig::new(1, 4));
+        let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+        let Ok(folio) = pages.try_charge_to(&mm, framekeeper::MemcgId::ROOT) else {
+            panic!("there is room")
+        };
+        folio.add_to_lru(framekeeper::Backing::Anon).unwrap();
+        mm.drain_lru();
+        CALLS_LEFT.set(Some(0));
+        assert!(catch_unwind(AssertUnwindSafe(|| act(&mm, &folio))).is_err());
+        assert_eq!(folio.references(), 1);
+        mm.check().unwrap();
+        assert_eq!(mm.isolated_frames(NodeId(0)), Some([0, 0]));
+        folio.let_reclaim();
+        drop(folio.isolate().expect("it is on its list"));
+        drop(folio);
+        mm.check().unwrap();
+        assert_eq!(
+            mm.allocator().free_frames(),
+            mm.allocator().managed_frames()
+        );
+    }
+}
+
+/// misuse 58: at whatever lock point of an LRU operation the platform panics, locks are free, lists and counts agree, and work goes on.
+/// What was in hand may be leaked, as references that nobody gives back.
+#[test]
+fn a_platform_that_panics_at_any_lock_point_leaves_lists_and_counts_right() {
+    type Act = fn(&Mm<Moody>, &[Folio<'_, Moody>]);
+    let acts: [(&str, Act); 9] = [
+        ("activate", |mm, folios| {
+            folios.iter().for_each(Folio::activate);
+            mm.drain_lru();
+        }),
+        ("deactivate", |mm, folios| {
+            folios.iter().for_each(Folio::deactivate_file);
+            mm.drain_lru();
+        }),
+        ("mlock", |mm, folios| {
+            folios.iter().for_each(Folio::mlock);
+            mm.drain_lru();
+            folios.iter().for_each(Folio::munlock);
+            mm.drain_lru();
+        }),
+        ("keep", |mm, folios| {
+            folios.iter().for_each(Folio::keep_from_reclaim);
+            mm.let_reclaim_all(folios);
+        }),
+        ("isolate", |_, folios| drop(folios[0].isolate())),
+        ("scan", |mm, folios| {
+            let first = folios.iter().map(|folio| folio.pfn().0).min().unwrap();
+            let range = framekeeper::FrameRange::new(Pfn(first), Pfn(first + 64));
+            mm.isolate_range(range, drop);
+        }),
+        ("batches off", |mm, folios| {
+            let off = mm.batches_off();
+            folios[0].activate();
+            drop(off);
+        }),
+        ("split", |mm, _| {
+            let pages = mm.try_alloc(Request::new(Order::new(2).unwrap())).unwrap();
+            let folio = pages.try_charge_to(mm, framekeeper::MemcgId::ROOT).unwrap();
+            folio.add_to_lru(framekeeper::Backing::File).unwrap();
+            mm.release_all(folio.split(Order::ZERO).unwrap());
+        }),
+        ("last put", |mm, _| {
+            let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+            let folio = pages.try_charge_to(mm, framekeeper::MemcgId::ROOT).unwrap();
+            folio.add_to_lru(framekeeper::Backing::Anon).unwrap();
+            drop(folio);
+            mm.drain_lru();
+        }),
+    ];
+    for (name, act) in acts {
+        for calls in 0.. {
+            assert!(calls < 500, "{name} does not end");
+            let mm = machine(&MmConfig::new(1, 4));
+            let folios: Vec<_> = (0..3)
+                .map(|_| {
+                    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+                    let folio = pages
+                        .try_charge_to(&mm, framekeeper::MemcgId::ROOT)
+                        .unwrap();
+                    folio.add_to_lru(framekeeper::Backing::File).unwrap();
+                    folio
+                })
+                .collect();
+            mm.drain_lru();
+            CALLS_LEFT.set(Some(calls));
+            let result = catch_unwind(AssertUnwindSafe(|| act(&mm, &folios)));
+            let reached = CALLS_LEFT.take().is_none();
+            assert_eq!(result.is_err(), reached);
+            assert_eq!(mm.check(), Ok(()), "{name}, point {calls}");
+            mm.drain_lru();
+            drop(folios);
+            assert_eq!(mm.check(), Ok(()), "{name}, point {calls}, afterwards");
+            if !reached {
+                break;
+            }
+        }
     }
 }
 

@@ -8,9 +8,10 @@ mod kernel;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use framekeeper::{
-    Backing, CompactStop, Folio, MemcgId, Mm, Mobility, NodeId, Order, Pages, Pfn, Request,
+    Backing, CompactStop, Folio, MemcgId, Mm, Mobility, NodeId, Order, Pages, Pfn, Rank, Request,
+    ZoneKind,
 };
-use host::Host;
+use host::{Host, locks_taken, most_held_of};
 use kernel::{COPY_PANICS, LIAR, MOVED, NO_COPY, PRIVATE, STUCK, machine, map};
 
 const NODE: NodeId = NodeId(0);
@@ -259,5 +260,116 @@ fn a_copy_that_panics_leaves_the_folio_mapped_and_the_target_free() {
         folio.clear_word_bits(COPY_PANICS);
     }
     assert!(compact(&mm, 9).0 > 0, "the scanners were given back");
+    mm.check().unwrap();
+}
+
+#[test]
+fn large_folios_move_whole_with_their_order_owner_and_list() {
+    for order in 1..=5u8 {
+        let mm = machine(8 * 512, 1, 4);
+        let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+        let mut all = Vec::new();
+        while let Ok(pages) = mm.try_alloc(movable(order)) {
+            all.push(pages);
+        }
+        all.sort_by_key(Pages::pfn);
+        // What is too small for such a block stays taken.
+        let mut rest = Vec::new();
+        while let Ok(pages) = mm.try_alloc(movable(0)) {
+            rest.push(pages);
+        }
+        for (i, pages) in all.into_iter().enumerate() {
+            if i % 4 == 0 {
+                let folio = pages.try_charge_to(&mm, group).unwrap();
+                folio.add_to_lru(Backing::File).unwrap();
+                folio.set_word((i as u64) << 32);
+                if i % 3 == 0 {
+                    folio.activate();
+                }
+                map(folio);
+            }
+        }
+        mm.drain_lru();
+        mm.allocator().drain_all();
+        let seen = |folio: &Folio<'_, Host>| (folio.word(), folio.order(), folio.is_active());
+        let before: Vec<_> = find(&mm).iter().map(seen).collect();
+        let stat = mm.lru_stat(group, NODE).unwrap();
+        assert!(mm.try_alloc(movable(9)).is_err());
+        let (moved, _, stop) = compact(&mm, 9);
+        assert_eq!(stop, CompactStop::Enough, "order {order}");
+        assert!(moved > 0 && moved.is_multiple_of(1 << order));
+        let block = mm.try_alloc(movable(9)).unwrap();
+        let after: Vec<_> = find(&mm).iter().map(seen).collect();
+        assert_eq!(after, before, "order {order}");
+        assert!(find(&mm).iter().all(|folio| folio.order().get() == order));
+        assert_eq!(mm.lru_stat(group, NODE).unwrap(), stat);
+        assert_eq!(mm.isolated_frames(NODE), Some([0, 0]));
+        mm.check().unwrap();
+        drop((block, rest));
+    }
+}
+
+/// B3: a scan over folios of alternating owners holds one lruvec's lock at a time, none while a hook runs, and takes a bounded
+/// number of them.
+#[test]
+fn compaction_of_alternating_owners_holds_one_lock_at_a_time() {
+    let mm = machine(8 * 512, 1, 4);
+    let groups = [(); 2].map(|()| mm.create_memcg(MemcgId::ROOT).unwrap());
+    let mut all: Vec<Pages<'_, Host>> = Vec::new();
+    while let Ok(pages) = mm.try_alloc(movable(0).ignore_watermarks()) {
+        all.push(pages);
+    }
+    all.sort_by_key(Pages::pfn);
+    let mut listed = [0; 2];
+    for (i, pages) in all.into_iter().enumerate() {
+        if i % 4 == 0 {
+            let which = i / 4 % 2;
+            let folio = pages.try_charge_to(&mm, groups[which]).unwrap();
+            folio.add_to_lru(Backing::Anon).unwrap();
+            map(folio);
+            listed[which] += 1;
+        }
+    }
+    mm.drain_lru();
+    mm.allocator().drain_all();
+    let before = locks_taken(Rank::LruVec);
+    MOVED.with_borrow_mut(Vec::clear);
+    let (moved, refused, stop) = compact(&mm, 9);
+    let taken = locks_taken(Rank::LruVec) - before;
+    assert_eq!((refused, stop), (0, CompactStop::Enough));
+    // Each folio is taken and put back; each owner is another than the one before.
+    assert!(taken <= 2 * moved, "{taken} locks for {moved} folios");
+    assert_eq!(most_held_of(Rank::LruVec), 1);
+    assert_eq!(host::locks_held(), 0);
+    for (group, frames) in groups.into_iter().zip(listed) {
+        assert_eq!(mm.lru_stat(group, NODE).unwrap().lists[0], frames);
+    }
+    mm.check().unwrap();
+}
+
+#[test]
+fn one_zone_is_compacted_and_the_others_are_left_alone() {
+    // 7 lines of the lowest zone and 6 of the next.
+    let mm = machine(4095 + 6 * 512, 1, 4);
+    fragmented(&mm, MemcgId::ROOT, 4);
+    let low = |order| movable(order).zone(ZoneKind::Dma);
+    assert!(mm.try_alloc(movable(9)).is_err());
+    MOVED.with_borrow_mut(Vec::clear);
+    let order = Order::new(9).unwrap();
+    let absent = mm.compact_zone(NODE, ZoneKind::Movable, order);
+    assert_eq!((absent.stop, absent.lines), (CompactStop::Exhausted, 0));
+    let done = mm.compact_zone(NODE, ZoneKind::Dma, order);
+    assert_eq!(done.stop, CompactStop::Enough);
+    let low_frames = |pfn: Pfn| pfn.0 < 4096;
+    MOVED.with_borrow(|moved| {
+        assert!(!moved.is_empty());
+        let inside =
+            |moving: &framekeeper::Moving| low_frames(moving.from) && low_frames(moving.to);
+        assert!(moved.iter().all(inside), "folios stay in their zone");
+    });
+    let block = mm.try_alloc(low(9)).expect("made there");
+    assert!(low_frames(block.pfn()));
+    assert!(mm.try_alloc(movable(9)).is_err(), "none elsewhere");
+    drop(block);
     mm.check().unwrap();
 }

@@ -13,8 +13,8 @@ use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::list_lru::{AddError, Scope, Verdict, WalkEnd};
 use framekeeper::shrinker::{Count, Scan, Shrinker, Target};
 use framekeeper::{
-    Evict, Isolated, ListLru, MemcgId, Mm, MmConfig, NodeId, PhysAddr, ShrinkerConfig, Unmap,
-    WriteOut,
+    Evict, Isolated, ListLru, MemcgId, Mm, MmConfig, NodeId, PhysAddr, Refused, ShrinkerConfig,
+    Unmap, WriteOut,
 };
 use objects::{Collect, Thing};
 use stepper::{Stepped, at_every_point};
@@ -115,7 +115,7 @@ impl State {
                 self.added.set(self.added.get() + 1);
                 Some(group)
             }
-            Err((error, _)) => {
+            Err(Refused(error, _)) => {
                 assert_eq!(error, AddError::NoSuchGroup(self.child));
                 None
             }

@@ -33,7 +33,7 @@ const ARROW: [&str; 18] = [
 
 /// The modules that only tests see; `#[cfg(test)]` code, files named `..._tests.rs`, and those in a folder `tests`, may
 /// name them.
-const TEST_MODULES: [&str; 3] = ["host", "loom_host", "stepper"];
+const TEST_MODULES: [&str; 4] = ["host", "loom_host", "loom_machine", "stepper"];
 
 /// Longest allowed file, in lines.
 const LONGEST: usize = 500;

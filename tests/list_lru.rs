@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use framekeeper::list_lru::{
     AddError, DeleteError, ListLruError, Locked, Scope, Verdict, WalkEnd, Walked,
 };
-use framekeeper::{ListLru, MemcgId, Mm, MmConfig, NodeId};
+use framekeeper::{ListLru, MemcgId, Mm, MmConfig, NodeId, Refused};
 use host::Host;
 use objects::{Collect, Thing};
 
@@ -116,9 +116,9 @@ fn adding_for_a_group_that_is_gone_gives_the_object_back() {
     let list = things(&mm);
     let group = mm.create_memcg(MemcgId::ROOT).unwrap();
     mm.remove_memcg(group).unwrap();
-    let (error, thing) = list.add(group, NODE, Thing::named(7)).unwrap_err();
+    let Refused(error, thing) = list.add(group, NODE, Thing::named(7)).unwrap_err();
     assert_eq!((error, thing.name), (AddError::NoSuchGroup(group), 7));
-    let (error, thing) = list.add(MemcgId::ROOT, NodeId(3), thing).unwrap_err();
+    let Refused(error, thing) = list.add(MemcgId::ROOT, NodeId(3), thing).unwrap_err();
     assert_eq!(error, AddError::NoSuchNode(NodeId(3)));
     assert_eq!(list.add(MemcgId::ROOT, NODE, thing), Ok(MemcgId::ROOT));
     mm.check().unwrap();
@@ -133,7 +133,7 @@ fn deleting_from_no_list_and_adding_twice_are_refused_with_nothing_changed() {
     assert_eq!(list.delete(&thing), Err(DeleteError::NotListed));
     list.add(MemcgId::ROOT, NODE, Arc::clone(&thing)).unwrap();
     for again in [&list, &other] {
-        let (error, back) = again
+        let Refused(error, back) = again
             .add(MemcgId::ROOT, NODE, Arc::clone(&thing))
             .unwrap_err();
         assert_eq!(error, AddError::Listed);
@@ -407,7 +407,7 @@ fn a_callback_that_uses_a_list_is_refused_and_the_walk_goes_on() {
         if thing.name == 1 {
             let mut inner = |_: &Thing, _: Locked<'_>| Verdict::Removed;
             assert_eq!(list.delete(&things[2]), Err(DeleteError::InsideWalk));
-            let (error, _) = other.add(MemcgId::ROOT, NODE, Thing::named(9)).unwrap_err();
+            let Refused(error, _) = other.add(MemcgId::ROOT, NODE, Thing::named(9)).unwrap_err();
             assert_eq!(error, AddError::InsideWalk);
             let walked = other.walk(MemcgId::ROOT, NODE, 9, &mut inner);
             assert_eq!((walked.visited, walked.end), (0, WalkEnd::InsideWalk));

@@ -85,20 +85,18 @@ fn two_threads_count<P: Platform>() {
         let counter = Arc::new(Lock::<Counter, P>::new(Counter(0)));
         let other = Arc::clone(&counter);
         let thread = thread::spawn(move || {
-            let off = IrqOff::new();
-            other.lock(&off).0 += 1;
+            IrqOff::with(|off| other.lock(off).0 += 1);
         });
-        let off = IrqOff::new();
-        let tried = match counter.try_lock(&off) {
+        let tried = IrqOff::with(|off| match counter.try_lock(off) {
             Some(mut held) => {
                 held.0 += 1;
                 1
             }
             None => 0,
-        };
-        counter.lock(&off).0 += 1;
+        });
+        IrqOff::with(|off| counter.lock(off).0 += 1);
         thread.join().expect("the other thread does not panic");
-        assert_eq!(counter.lock(&off).0, 2 + tried);
+        IrqOff::with(|off| assert_eq!(counter.lock(off).0, 2 + tried));
     });
 }
 
@@ -120,18 +118,18 @@ fn pairs_locked_child_first_do_not_deadlock_and_see_each_other() {
         let threads = [(); 2].map(|()| {
             let pair = Arc::clone(&pair);
             thread::spawn(move || {
-                let off = IrqOff::new();
-                let (mut child, mut parent) = Lock::lock_pair(&pair[0], &pair[1], &off);
-                assert_eq!(child.0, parent.0);
-                child.0 += 1;
-                parent.0 += 1;
+                IrqOff::with(|off| {
+                    let (mut child, mut parent) = Lock::lock_pair(&pair[0], &pair[1], off);
+                    assert_eq!(child.0, parent.0);
+                    child.0 += 1;
+                    parent.0 += 1;
+                });
             })
         });
         for thread in threads {
             thread.join().expect("no thread panics");
         }
-        let off = IrqOff::new();
-        assert_eq!(pair[1].lock(&off).0, 2);
+        IrqOff::with(|off| assert_eq!(pair[1].lock(off).0, 2));
     });
 }
 

@@ -166,6 +166,25 @@ fn released_together_folios_leave_their_lists_32_a_hold_grouped_by_lruvec() {
     other.check().unwrap();
 }
 
+/// Misuse 43: what was released before the caller's iterator panicked is freed.
+#[test]
+fn an_iterator_that_panics_leaves_no_folio_half_released() {
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
+    let folios = listed(&mm, groups[0], Backing::Anon, 40);
+    let panicking = folios.into_iter().enumerate().map(|(i, folio)| {
+        assert!(i != 37, "the iterator was told to panic");
+        folio
+    });
+    let release = std::panic::AssertUnwindSafe(|| mm.release_all(panicking));
+    assert!(std::panic::catch_unwind(release).is_err());
+    assert_eq!(mm.memcg_usage(groups[0]), Ok(0));
+    assert_eq!(
+        mm.allocator().free_frames(),
+        mm.allocator().managed_frames()
+    );
+    mm.check().unwrap();
+}
+
 #[test]
 fn isolation_putback_and_the_rescue_of_a_folio_take_one_lock_each() {
     let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
@@ -247,6 +266,117 @@ fn a_split_takes_one_lock_on_a_list_and_none_off_it() {
 fn a_charge_happens_before_a_folio_is_visible_and_takes_no_lruvec_lock() {
     let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
     assert_eq!(locks(|| folio(&mm, groups[0], 0)).1, 0);
+}
+
+/// B4: a listed folio that is charged to another group leaves one lruvec and joins the other: a hold to take it, one to rename it,
+/// one to link it, one at a time.
+#[test]
+fn a_charge_of_a_folio_on_its_list_to_another_group_takes_three_locks() {
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 2);
+    let folios = listed(&mm, groups[0], Backing::Anon, 10);
+    let moving = mm.begin_move(groups[0], groups[1]).unwrap();
+    for folio in &folios {
+        let (moved, taken) = locks(|| moving.folio(folio));
+        moved.unwrap();
+        assert_eq!(taken, 3);
+    }
+    drop(moving);
+    assert_eq!(host::most_held_of(Rank::LruVec), 1);
+    for (group, frames) in groups.iter().zip([0, 10]) {
+        let stat = mm.lru_stat(*group, NodeId(0)).unwrap();
+        assert_eq!(stat.lists[ListKind::InactiveAnon as usize], frames);
+    }
+    assert_eq!(mm.isolated_frames(NodeId(0)), Some([0, 0]));
+    mm.check().unwrap();
+}
+
+#[test]
+fn new_folios_in_locking_mappings_take_as_few_locks_as_others() {
+    for (size, batch) in SIZES {
+        let (mm, groups) = with_batches_of(size, 1);
+        let folios: Vec<_> = (0..310).map(|_| folio(&mm, groups[0], 0)).collect();
+        let ((), taken) = locks(|| {
+            for folio in &folios {
+                folio.add_to_lru_locked(Backing::Anon).unwrap();
+            }
+        });
+        assert_eq!(taken, 310 / batch);
+        mm.drain_lru();
+        assert_eq!(mm.lru_stat(groups[0], NodeId(0)).unwrap().unevictable, 310);
+        mm.check().unwrap();
+    }
+}
+
+#[test]
+fn unevictable_folios_are_rescued_32_a_hold() {
+    let other = machine(600, 1, 1);
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 2);
+    let mut folios = listed(&mm, groups[0], Backing::File, 320);
+    folios.iter().for_each(Folio::keep_from_reclaim);
+    assert_eq!(mm.lru_stat(groups[0], NodeId(0)).unwrap().unevictable, 320);
+    assert_eq!(locks(|| mm.let_reclaim_all(&folios)).1, 10);
+    let stat = mm.lru_stat(groups[0], NodeId(0)).unwrap();
+    assert_eq!((stat.unevictable, stat.moves.rescued), (0, 320));
+    assert_eq!(stat.lists[ListKind::InactiveFile as usize], 320);
+    assert_eq!(locks(|| mm.let_reclaim_all(&folios)).1, 0, "nothing to do");
+    // Of another group at the end, and of another instance: each on its own list.
+    folios.truncate(3);
+    folios.extend(listed(&mm, groups[1], Backing::File, 3));
+    folios.extend(listed(&other, MemcgId::ROOT, Backing::File, 3));
+    folios.iter().for_each(Folio::keep_from_reclaim);
+    let ((), taken) = locks(|| mm.let_reclaim_all(&folios));
+    assert_eq!(taken, 2 + 3, "one a group, and one for each of the other's");
+    assert!(folios.iter().all(|folio| !folio.is_unevictable()));
+    mm.check().unwrap();
+    other.check().unwrap();
+}
+
+#[test]
+fn a_drain_of_everyone_looks_once_at_a_cpu_where_nothing_waits() {
+    let mm = machine(600, 3, 2);
+    let batch_locks = |work: &dyn Fn()| {
+        let before = locks_taken(Rank::LruBatch);
+        work();
+        locks_taken(Rank::LruBatch) - before
+    };
+    assert_eq!(batch_locks(&|| mm.drain_lru()), 3);
+    host::run_as(1);
+    let folio = folio(&mm, MemcgId::ROOT, 0);
+    folio.add_to_lru(Backing::Anon).unwrap();
+    host::run_as(0);
+    assert_eq!(
+        batch_locks(&|| mm.drain_lru()),
+        3 + 7,
+        "and its seven queues"
+    );
+    assert!(folio.isolate().is_ok());
+}
+
+#[test]
+fn a_look_at_the_scan_balance_takes_one_lock() {
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
+    let (_, taken) = locks(|| mm.lru_stat(groups[0], NodeId(0)).unwrap());
+    assert_eq!(taken, 1);
+}
+
+#[test]
+fn an_active_list_is_shrunk_with_two_holds_for_every_32_folios() {
+    let (mm, groups) = with_batches_of(BatchSize::ThirtyOne, 1);
+    let folios = listed(&mm, groups[0], Backing::Anon, 640);
+    folios.iter().for_each(Folio::activate);
+    mm.drain_lru();
+    for folio in folios {
+        map(folio);
+    }
+    let (reclaimed, taken) = locks(|| mm.shrink_memcg(groups[0], 32).unwrap());
+    assert!(reclaimed.freed >= 32);
+    let stat = mm.lru_stat(groups[0], NodeId(0)).unwrap();
+    let left_active = 640 - stat.lists[ListKind::ActiveAnon as usize];
+    assert!(left_active > 0);
+    // One hold to take 32, one to put them back; and as for the inactive list.
+    let most = 2 * left_active.div_ceil(32) + 13 * 6 + 2 * reclaimed.freed.div_ceil(32);
+    assert!(taken <= most, "{taken} locks, {left_active} deactivated");
+    mm.check().unwrap();
 }
 
 #[test]

@@ -6,7 +6,8 @@ mod host;
 mod kernel;
 
 use framekeeper::{
-    Backing, Folio, ListKind, LruError, LruStat, MemcgId, Mm, NodeId, Order, Refault, SplitError,
+    Backing, Folio, ListKind, LruError, LruStat, MemcgId, Mm, NodeId, Order, PageState, Refault,
+    Refused, SplitError, StateChange,
 };
 use host::Host;
 use kernel::{EVICTED, folio, listed, machine, map};
@@ -79,6 +80,15 @@ fn a_second_use_activates_and_a_third_only_marks() {
     let after = stat(&mm, group);
     assert_eq!(on(&after, ListKind::ActiveFile), 2);
     assert_eq!(on(&after, ListKind::InactiveFile), 1);
+    // Wanted once: no use counts.
+    let once = folio(&mm, group, 0);
+    once.add_to_lru(Backing::File).unwrap();
+    once.drop_behind();
+    mm.drain_lru();
+    (0..3).for_each(|_| once.mark_accessed());
+    mm.drain_lru();
+    assert!(!once.is_active());
+    assert_eq!(stat(&mm, group).age, after.age);
     // Unevictable: nothing but the mark.
     other.mlock();
     mm.drain_lru();
@@ -119,6 +129,30 @@ fn deactivated_files_go_to_the_end_that_their_contents_ask_for() {
     );
     let order = order_of_reclaim(&mm, group, folios);
     assert_eq!(order[..2], [2, 1], "the clean one, then by age");
+}
+
+/// reclaim.md 2.3, first row: what is mapped is not moved, also if it was mapped after it was queued.
+#[test]
+fn a_mapped_file_is_not_deactivated() {
+    let (mm, group) = one_group();
+    let folios = listed(&mm, group, Backing::File, 3);
+    folios.iter().for_each(Folio::activate);
+    mm.drain_lru();
+    folios[0].account(PageState::MAPPED, StateChange::Enter);
+    folios[0].deactivate_file();
+    assert_eq!(folios[0].references(), 1, "not even queued");
+    folios[1].deactivate_file();
+    folios[1].account(PageState::MAPPED, StateChange::Enter);
+    folios[2].deactivate_file();
+    mm.drain_lru();
+    let after = stat(&mm, group);
+    assert_eq!(after.moves.deactivated, 1);
+    assert_eq!(on(&after, ListKind::ActiveFile), 2);
+    folios[0].account(PageState::MAPPED, StateChange::Leave);
+    folios[0].deactivate_file();
+    mm.drain_lru();
+    assert_eq!(stat(&mm, group).moves.deactivated, 2);
+    mm.check().unwrap();
 }
 
 #[test]
@@ -266,27 +300,96 @@ fn what_the_kernel_keeps_from_reclaim_leaves_its_list_and_comes_back() {
     mm.check().unwrap();
 }
 
+/// B24: orders 1 to 9.
 #[test]
 fn large_folios_are_listed_at_once_and_counted_in_frames() {
     let (mm, group) = one_group();
-    let large = folio(&mm, group, 3);
-    large.add_to_lru(Backing::Anon).unwrap();
-    assert_eq!(on(&stat(&mm, group), ListKind::InactiveAnon), 8);
-    large.activate();
-    assert_eq!(on(&stat(&mm, group), ListKind::ActiveAnon), 8);
-    large.mlock();
-    assert_eq!(stat(&mm, group).unevictable, 8);
-    assert_eq!(stat(&mm, group).moves.activated, 8);
+    for order in 1..=9 {
+        let frames = 1 << order;
+        let activated = stat(&mm, group).moves.activated;
+        let large = folio(&mm, group, order);
+        large.add_to_lru(Backing::Anon).unwrap();
+        assert_eq!(on(&stat(&mm, group), ListKind::InactiveAnon), frames);
+        large.activate();
+        assert_eq!(on(&stat(&mm, group), ListKind::ActiveAnon), frames);
+        let isolated = large.isolate().unwrap();
+        assert_eq!(mm.isolated_frames(NODE), Some([frames, 0]));
+        drop(isolated);
+        large.mlock();
+        assert_eq!(stat(&mm, group).unevictable, frames);
+        assert_eq!(stat(&mm, group).moves.activated, activated + frames);
+        drop(large);
+        assert_eq!(stat(&mm, group).unevictable, 0);
+        assert_eq!(stat(&mm, group).lists, [0; 4]);
+        mm.check().unwrap();
+    }
+}
+
+/// The counts of isolated frames hold until each is linked again or freed, whatever becomes of it, its kind or its group meanwhile.
+#[test]
+fn isolated_frames_are_counted_until_they_are_back_or_gone() {
+    let (mm, group) = one_group();
+    let counts = || mm.isolated_frames(NODE).unwrap();
+    assert_eq!(mm.isolated_frames(NodeId(7)), None);
+    let mut anon = listed(&mm, group, Backing::Anon, 3);
+    let files = listed(&mm, group, Backing::File, 2);
+    let lazy = anon.pop().unwrap();
+    lazy.lazy_free();
+    mm.drain_lru();
+    let in_hand: Vec<_> = anon
+        .iter()
+        .chain(&files)
+        .chain([&lazy])
+        .map(|folio| folio.isolate().unwrap())
+        .collect();
+    assert_eq!(counts(), [2, 3]);
+    mm.check().unwrap();
+    // Written while in hand: anonymous again, but counted as what it was.
+    lazy.mark_dirty();
+    mm.remove_memcg(group).unwrap();
+    assert_eq!(counts(), [2, 3]);
+    mm.check().unwrap();
+    // Their last other references go: those are freed as they are put back.
+    drop((anon, lazy));
+    drop(in_hand);
+    assert_eq!(counts(), [0, 0]);
+    drop(files);
+    mm.check().unwrap();
+    // A split in hand changes nothing; reclaim leaves nothing behind.
+    let large = folio(&mm, MemcgId::ROOT, 4);
+    large.add_to_lru(Backing::File).unwrap();
+    let isolated = large.isolate().unwrap();
     drop(large);
-    assert_eq!(stat(&mm, group).unevictable, 0);
+    let parts = isolated.split(Order::ZERO).unwrap();
+    assert_eq!(counts(), [0, 16]);
+    mm.check().unwrap();
+    drop(parts);
+    assert_eq!(counts(), [0, 0]);
+    let child = mm.create_memcg(MemcgId::ROOT).unwrap();
+    for folio in listed(&mm, child, Backing::Anon, 40) {
+        map(folio);
+    }
+    assert_eq!(mm.shrink_memcg(child, 40).unwrap().freed, 40);
+    assert_eq!(counts(), [0, 0]);
     mm.check().unwrap();
 }
 
+/// reclaim.md 3.4: who may write and call file systems waits when an eighth of the inactive frames is isolated, others when as
+/// many are as are left.
+#[test]
+fn the_cap_of_isolated_frames_follows_the_inactive_ones() {
+    use framekeeper::lru::{Reach, most_isolated};
+    for (inactive, some, all) in [(0, 0, 0), (7, 0, 7), (8, 1, 8), (4096, 512, 4096)] {
+        assert_eq!(most_isolated(inactive, Reach::IoAndFiles), some);
+        assert_eq!(most_isolated(inactive, Reach::Less), all);
+    }
+}
+
+/// B24: sizes count frames, not entries, for every order.
 #[test]
 fn a_split_changes_no_size_on_a_list_among_the_locked_isolated_or_new() {
-    // B24
     let (mm, group) = one_group();
-    let orders = (1..=6).flat_map(|order| (0..order).map(move |to| (order, to)));
+    let orders = (1..=9).flat_map(|order| (0..order).map(move |to| (order, to)));
     for (order, to) in orders {
         let small = Order::new(to).unwrap();
         let count = 1 << (order - to);
@@ -346,23 +449,23 @@ fn the_parts_of_a_split_folio_stay_beside_each_other_in_the_order_of_use() {
     mm.check().unwrap();
 }
 
+/// Misuse 33.
 #[test]
 fn a_folio_in_use_or_of_order_zero_is_not_split() {
-    // misuse 33
     let (mm, group) = one_group();
     let whole = folio(&mm, group, 2);
     let mapping = whole.reference();
-    let (error, whole) = whole.split(Order::ZERO).unwrap_err();
+    let Refused(error, whole) = whole.split(Order::ZERO).unwrap_err();
     assert_eq!(error, SplitError::InUse { references: 2 });
     drop(mapping);
     whole.add_to_lru(Backing::Anon).unwrap();
     let isolated = whole.isolate().unwrap();
-    let (error, whole) = whole.split(Order::ZERO).unwrap_err();
+    let Refused(error, whole) = whole.split(Order::ZERO).unwrap_err();
     assert_eq!(error, SplitError::InUse { references: 2 });
-    let (error, isolated) = isolated.split(Order::ZERO).unwrap_err();
+    let Refused(error, isolated) = isolated.split(Order::ZERO).unwrap_err();
     assert_eq!(error, SplitError::InUse { references: 2 });
     drop(isolated);
-    let (error, whole) = whole.split(Order::new(2).unwrap()).unwrap_err();
+    let Refused(error, whole) = whole.split(Order::new(2).unwrap()).unwrap_err();
     assert_eq!(error, SplitError::NotSmaller);
     let mut parts = whole.split(Order::ZERO).unwrap();
     let single = parts.next().unwrap();

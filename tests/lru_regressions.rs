@@ -224,7 +224,7 @@ fn a_folio_written_while_isolated_comes_back_at_the_old_end() {
     mm.check().unwrap();
 }
 
-/// B3 and the physical scan: see tests/compaction.rs. B24: see tests/lru_moves.rs.
+/// Misuse 33. B3 and the physical scan: see tests/lru_locks.rs and tests/compaction.rs. B24: see tests/lru_moves.rs.
 #[test]
 fn a_folio_added_twice_is_refused_the_second_time() {
     let mm = machine(600, 1, 4);

@@ -10,8 +10,8 @@ mod kernel;
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::memcg::CreateError;
 use framekeeper::{
-    Backing, MemcgId, Mm, MmConfig, NodeId, Order, PageState, Pfn, PhysAddr, Rank, Request,
-    StateChange,
+    Backing, MemcgId, Mm, MmConfig, NodeId, Order, PageState, Pfn, PhysAddr, Rank, Refused,
+    Request, StateChange,
 };
 use host::{Host, locks_taken};
 use kernel::build;
@@ -23,12 +23,16 @@ fn large(frames: u64, config: &MmConfig, storage: usize) -> Mm<Host> {
     // SAFETY: the frames are numbers only; nothing reads or writes them.
     let memory = unsafe { Memory::<Host, 8>::claim(&mut map) };
     let memory = memory.with_storage(host::storage(storage));
-    Mm::new(memory, config).map_err(|(error, _)| error).unwrap()
+    Mm::new(memory, config)
+        .map_err(Refused::into_error)
+        .unwrap()
 }
 
 /// A page that stays charged, by the reference that its mapping holds.
 fn touch(mm: &Mm<Host>, memcg: MemcgId) -> Pfn {
-    let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
+    let pages = mm
+        .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+        .unwrap();
     let folio = pages.try_charge_to(mm, memcg).unwrap();
     folio.add_to_lru(Backing::File).unwrap();
     kernel::map(folio)

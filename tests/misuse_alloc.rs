@@ -5,11 +5,12 @@ mod host;
 #[path = "common/machine.rs"]
 mod machine;
 
-use framekeeper::alloc::MAX_CPUS;
+use framekeeper::alloc::{Cause, Contradiction, MAX_CPUS, Shortage};
 use framekeeper::boot::{BootMap, MapError, Memory, MemoryError};
+use framekeeper::zone::Level;
 use framekeeper::{
     AllocError, Config, InitError, Mobility, NodeId, Order, PageAllocator, Pfn, PhysAddr, RawError,
-    Request, ZoneKind,
+    Reclaim, Refused, Request, ZoneKind,
 };
 use host::{Host, run_as, storage};
 use machine::{allocator, memory, one_region};
@@ -19,7 +20,7 @@ const ONE: Request = Request::new(Order::ZERO);
 /// Asserts that making an instance fails, and that the map is as it was and still makes one.
 fn refused(mut map: BootMap, config: &Config, expected: impl Fn(InitError) -> bool) {
     let before = map.clone();
-    let (error, memory) =
+    let Refused(error, memory) =
         PageAllocator::new(memory(&mut map), config).expect_err("must be refused");
     assert!(expected(error), "{error:?}: {error}");
     assert_eq!(*memory.map(), before);
@@ -46,7 +47,8 @@ fn frame_zero_is_never_handed_out() {
     // misuse 6
     let allocator = allocator(one_region(0, 64), &config()).unwrap();
     assert_eq!(allocator.free_frames(), 63);
-    let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
+    let all: Vec<_> =
+        std::iter::from_fn(|| allocator.try_alloc(ONE.ignore_watermarks()).ok()).collect();
     assert_eq!(all.len(), 63);
     assert!(all.iter().all(|pages| pages.pfn() != Pfn(0)));
 }
@@ -70,7 +72,7 @@ fn storage_that_is_too_small_comes_back_with_the_map() {
         // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
         #[allow(unsafe_code)]
         let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
-        let (error, memory) =
+        let Refused(error, memory) =
             PageAllocator::new(memory.with_storage(storage(bytes)), &config()).unwrap_err();
         assert!(matches!(error, InitError::Memory(MemoryError::Full(_))));
         assert_eq!(*memory.map(), before);
@@ -85,7 +87,7 @@ fn metadata_that_the_direct_map_does_not_reach_is_refused_and_the_map_restored()
     // SAFETY: as above.
     #[allow(unsafe_code)]
     let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
-    let (error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
     assert!(matches!(error, InitError::Memory(MemoryError::Storage(_))));
     assert_eq!(*memory.map(), before);
 }
@@ -97,7 +99,7 @@ fn metadata_that_no_free_range_holds_is_refused() {
     // SAFETY: as above.
     #[allow(unsafe_code)]
     let memory: Memory<'_, Host> = unsafe { Memory::claim(&mut map) };
-    let (error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
+    let Refused(error, memory) = PageAllocator::new(memory, &config()).unwrap_err();
     assert!(matches!(
         error,
         InitError::Memory(MemoryError::Map(MapError::NoSpace { .. }))
@@ -263,7 +265,8 @@ fn a_second_raw_free_is_an_error_wherever_the_frame_is_by_then() {
     // misuse 16: on a pageset, in a shard, inside a bigger free block
     let allocator = allocator(one_region(1 << 20, 1 << 12), &config()).unwrap();
     for order in (0..=12).filter_map(Order::new) {
-        let pfn = allocator.try_alloc(Request::new(order)).unwrap().into_raw();
+        let request = Request::new(order).ignore_watermarks();
+        let pfn = allocator.try_alloc(request).unwrap().into_raw();
         assert_eq!(allocator.free_frames(), (1 << 12) - order.frames());
         drop(allocator.try_from_raw(pfn, order).unwrap());
         let again = |when: &str| {
@@ -343,34 +346,108 @@ fn contradictory_requests_are_errors() {
     // misuse 19
     let allocator = allocator(one_region(1 << 20, 1 << 10), &config()).unwrap();
     let contradictions = [
-        ONE.zone(ZoneKind::Movable),
-        ONE.mobility(Mobility::Reclaimable).zone(ZoneKind::Movable),
-        ONE.mobility(Mobility::Isolate),
-        ONE.mobility(Mobility::Cma),
-        ONE.mobility(Mobility::HighAtomic),
+        (ONE.zone(ZoneKind::Movable), Contradiction::Pinned),
+        (
+            ONE.mobility(Mobility::Reclaimable).zone(ZoneKind::Movable),
+            Contradiction::Pinned,
+        ),
+        (
+            ONE.mobility(Mobility::Isolate),
+            Contradiction::Mobility(Mobility::Isolate),
+        ),
+        (
+            ONE.mobility(Mobility::Cma),
+            Contradiction::Mobility(Mobility::Cma),
+        ),
+        (
+            ONE.mobility(Mobility::HighAtomic),
+            Contradiction::Mobility(Mobility::HighAtomic),
+        ),
+        (
+            ONE.zone(ZoneKind::Dma).zone(ZoneKind::Dma32),
+            Contradiction::TwoZones,
+        ),
+        (
+            ONE.no_fail().reclaim(Reclaim::Background),
+            Contradiction::NoFail,
+        ),
+        (ONE.atomic().no_fail(), Contradiction::NoFail),
     ];
-    for request in contradictions {
+    for (request, contradiction) in contradictions {
         assert_eq!(
             allocator.try_alloc(request).err(),
-            Some(AllocError::Contradiction)
+            Some(AllocError::Contradiction(contradiction))
         );
+    }
+    // What is said twice, or taken back, contradicts nothing.
+    for request in [
+        ONE.zone(ZoneKind::Dma32).zone(ZoneKind::Dma32),
+        ONE.no_fail()
+            .reclaim(Reclaim::None)
+            .reclaim(Reclaim::Direct),
+        ONE.atomic().no_fail().no_retry(),
+        ONE.mobility(Mobility::Cma).mobility(Mobility::Movable),
+    ] {
+        assert!(!matches!(
+            allocator.try_alloc(request).err(),
+            Some(AllocError::Contradiction(_))
+        ));
     }
     assert_eq!(allocator.free_frames(), 1 << 10);
 }
 
+/// misuse 20: with memory out and nobody to reclaim, the error names zone, watermark, free frames and minimum.
 #[test]
-fn a_request_with_memory_out_names_the_zone() {
-    // misuse 20
-    let allocator = allocator(one_region(1 << 20, 100), &config()).unwrap();
+fn a_request_with_memory_out_names_the_zone_and_the_watermark() {
+    let allocator = allocator(one_region(1 << 20, 1000), &config()).unwrap();
     let all: Vec<_> = std::iter::from_fn(|| allocator.try_alloc(ONE).ok()).collect();
-    assert_eq!(all.len(), 100);
+    // 4000 KiB: the root of 64000, in frames.
+    let min = 63;
+    assert_eq!(all.len(), 1000 - 63);
+    let shortage = Shortage {
+        node: NodeId(0),
+        zone: ZoneKind::Normal,
+        order: Order::ZERO,
+        free: min,
+        min,
+        cause: Cause::Watermark {
+            level: Level::Min,
+            kept: min,
+        },
+    };
+    let error = allocator.try_alloc(ONE).unwrap_err();
+    assert_eq!(error, AllocError::OutOfMemory(shortage));
     assert_eq!(
-        allocator.try_alloc(ONE).err(),
-        Some(AllocError::OutOfMemory {
-            node: NodeId(0),
-            zone: ZoneKind::Normal
-        })
+        error.to_string(),
+        "node 0 zone Normal, and those after it: 63 frames free, minimum 63; a block of order 0 must leave more than 63 (Min): free memory, reclaim, or ask more urgently"
     );
+    assert_eq!(allocator.free_frames(), min);
+    // Each kind of urgency goes on to its own part of the minimum, allocator.md 2.6.
+    let mut urgent = Vec::new();
+    for (request, left) in [
+        (ONE.urgent(), 32),
+        (ONE.atomic(), 24),
+        (ONE.ignore_watermarks().keep_reserves(), 24),
+        (ONE.ignore_watermarks(), 0),
+    ] {
+        urgent.extend(std::iter::from_fn(|| allocator.try_alloc(request).ok()));
+        assert_eq!(allocator.free_frames(), left);
+    }
+    let empty = AllocError::OutOfMemory(Shortage {
+        free: 0,
+        cause: Cause::Watermark {
+            level: Level::Min,
+            kept: 0,
+        },
+        ..shortage
+    });
+    assert_eq!(
+        allocator.try_alloc(ONE.ignore_watermarks()).err(),
+        Some(empty)
+    );
+    drop((all, urgent));
+    assert_eq!(allocator.free_frames(), 1000);
+    allocator.check().unwrap();
 }
 
 #[test]
@@ -396,14 +473,19 @@ fn a_cpu_without_caches_is_served_by_the_zone() {
 fn a_contradictory_request_is_an_error_even_when_a_frame_is_parked() {
     let allocator = allocator(one_region(1 << 20, 2048), &Config::default()).unwrap();
     drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());
-    let contradictory = Request::new(Order::ZERO).zone(ZoneKind::Movable);
-    let error = allocator.try_alloc(contradictory).unwrap_err();
-    assert_eq!(error, AllocError::Contradiction);
-    // Named zones that do not contradict the kind still come from the pageset.
-    let fine = Request::new(Order::ZERO)
-        .zone(ZoneKind::Movable)
-        .zone(ZoneKind::Normal);
-    assert!(allocator.try_alloc(fine).is_ok());
+    for (contradictory, what) in [
+        (ONE.zone(ZoneKind::Movable), Contradiction::Pinned),
+        (
+            ONE.zone(ZoneKind::Movable).zone(ZoneKind::Normal),
+            Contradiction::TwoZones,
+        ),
+        (ONE.reclaim(Reclaim::None).no_fail(), Contradiction::NoFail),
+    ] {
+        let error = allocator.try_alloc(contradictory).unwrap_err();
+        assert_eq!(error, AllocError::Contradiction(what));
+    }
+    // A named zone that does not contradict the kind still comes from the pageset.
+    assert!(allocator.try_alloc(ONE.zone(ZoneKind::Normal)).is_ok());
 }
 
 /// misuse 14: an order that the machine cannot hold is no shortage, which reclaim would try to mend.
@@ -455,7 +537,7 @@ fn a_thousand_lines_with_holes_are_all_recorded() {
     let memory = unsafe { Memory::<Host, 2000>::claim(&mut map) };
     let memory = memory.with_storage(storage(16 << 20));
     let allocator = PageAllocator::new(memory, &Config::default())
-        .map_err(|(error, _)| error)
+        .map_err(Refused::into_error)
         .unwrap();
     assert_eq!(allocator.refused_frames(), 0);
     assert_eq!(allocator.free_frames(), 100_000);
@@ -509,9 +591,17 @@ fn a_bulk_request_fills_the_empty_slots_and_counts_the_full_ones() {
     // Full: nothing is allocated.
     assert_eq!(allocator.try_alloc_bulk(ONE, &mut slots), 500);
     assert_eq!(allocator.free_frames(), free - 500);
-    // More than there is: as many as there are.
+    // More than there is: as many as there are, or as the watermark leaves.
     let mut all: Vec<_> = (0..free as usize).map(|_| None).collect();
-    assert_eq!(allocator.try_alloc_bulk(ONE, &mut all), free as usize - 500);
+    let down_to_the_minimum = allocator.try_alloc_bulk(ONE, &mut all);
+    let zone = allocator.zones().next().unwrap();
+    let left = allocator.free_frames();
+    assert_eq!(down_to_the_minimum as u64, free - 500 - left);
+    assert!(left.abs_diff(zone.levels().min) < 64, "{left} frames");
+    assert_eq!(
+        allocator.try_alloc_bulk(ONE.ignore_watermarks(), &mut all),
+        free as usize - 500
+    );
     assert_eq!(allocator.free_frames(), 0);
     let mut pfns: Vec<_> = all
         .iter()

@@ -11,8 +11,8 @@ use framekeeper::memcg::{CreateError, Event, ProtectError, Protection, Shield};
 use framekeeper::mm::{MoveError, NoSuchGroup};
 use framekeeper::report::{MemoryEvents, MemoryStat, NumaStat};
 use framekeeper::{
-    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Rank, Request,
-    StateChange,
+    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Rank, Refused,
+    Request, StateChange,
 };
 use host::{Host, locks_taken, run_as};
 use kernel::{build, fault, machine};
@@ -275,7 +275,7 @@ fn a_forced_charge_exceeds_the_limit_and_is_an_event_like_one_that_fails() {
     let pages = || mm.try_alloc(Request::new(Order::ZERO)).unwrap();
     let forced = pages().force_charge_to(&mm, child).unwrap();
     assert_eq!(usages(&mm, &[parent, child]), [1, 1]);
-    let (error, back) = pages().try_charge_to(&mm, child).unwrap_err();
+    let Refused(error, back) = pages().try_charge_to(&mm, child).unwrap_err();
     let limited = Some(parent);
     assert_eq!(error, ChargeError::OverLimit { limited });
     drop(back);
@@ -296,7 +296,7 @@ fn a_forced_charge_exceeds_the_limit_and_is_an_event_like_one_that_fails() {
     mm.remove_memcg(child).unwrap();
     mm.count_memcg_event(child, Event::OomKill);
     assert!(MemoryEvents::of(&mm, child).is_err());
-    let (error, back) = pages().force_charge_to(&mm, child).unwrap_err();
+    let Refused(error, back) = pages().force_charge_to(&mm, child).unwrap_err();
     assert_eq!(error, ChargeError::NoSuchGroup(child));
     drop(back);
     assert_eq!(

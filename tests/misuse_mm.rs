@@ -12,7 +12,7 @@ use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::reclaim::Stop;
 use framekeeper::{
     Backing, ChargeError, Folio, LruError, MemcgId, Mm, MmConfig, MmInitError, Order, Pfn, Rank,
-    Request,
+    Refused, Request,
 };
 use host::{Host, locks_taken, run_as};
 use kernel::{
@@ -36,9 +36,9 @@ fn faults(mm: &Mm<Host>, memcg: MemcgId, backing: Backing, count: usize, bits: u
     pages
 }
 
+/// Misuse 31.
 #[test]
 fn a_reference_to_a_free_frame_a_tail_or_a_frame_of_nobody_is_refused() {
-    // misuse 31
     let mm = machine(300, 1, 2);
     let pages = mm.try_alloc(Request::new(Order::new(2).unwrap())).unwrap();
     let first = pages.pfn();
@@ -55,9 +55,9 @@ fn a_reference_to_a_free_frame_a_tail_or_a_frame_of_nobody_is_refused() {
     mm.check().unwrap();
 }
 
+/// Misuse 32: below zero is impossible with handles; a broken port's second put is refused, counted and leaks nothing.
 #[test]
 fn a_reference_that_nobody_has_cannot_be_put_twice() {
-    // misuse 32: below zero is impossible with handles; a broken port's second put is refused, counted and leaks nothing
     // but what was never its own.
     let mm = machine(300, 1, 2);
     let pfn = folio(&mm, MemcgId::ROOT).into_raw();
@@ -72,9 +72,9 @@ fn a_reference_that_nobody_has_cannot_be_put_twice() {
     mm.check().unwrap();
 }
 
+/// Misuse 33.
 #[test]
 fn adding_twice_isolating_twice_and_activating_while_isolated_have_no_effect() {
-    // misuse 33
     let mm = machine(300, 1, 2);
     let folio = folio(&mm, MemcgId::ROOT);
     assert_eq!(
@@ -114,9 +114,9 @@ fn adding_twice_isolating_twice_and_activating_while_isolated_have_no_effect() {
     );
 }
 
+/// Misuse 34, 35.
 #[test]
 fn a_folio_whose_group_died_goes_to_the_parent_and_uncharges_there() {
-    // misuse 34, 35
     let mm = machine(300, 1, 4);
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
     let child = mm.create_memcg(parent).unwrap();
@@ -142,16 +142,16 @@ fn a_folio_whose_group_died_goes_to_the_parent_and_uncharges_there() {
     );
 }
 
+/// Misuse 36.
 #[test]
 fn a_stale_id_names_nothing_even_when_its_place_is_taken() {
-    // misuse 36
     let mm = machine(300, 1, 1);
     let stale = mm.create_memcg(MemcgId::ROOT).unwrap();
     mm.remove_memcg(stale).unwrap();
     let next = mm.create_memcg(MemcgId::ROOT).unwrap();
     assert_ne!(stale, next);
     let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
-    let (error, pages) = pages.charge_to(&mm, stale).unwrap_err();
+    let Refused(error, pages) = pages.charge_to(&mm, stale).unwrap_err();
     assert_eq!(error, ChargeError::NoSuchGroup(stale));
     assert!(mm.memcg_usage(stale).is_err() && mm.set_memcg_max(stale, 1).is_err());
     assert!(mm.shrink_memcg(stale, 1).is_err() && mm.shrink_memcg_to(stale, 1).is_err());
@@ -164,9 +164,9 @@ fn a_stale_id_names_nothing_even_when_its_place_is_taken() {
     mm.check().unwrap();
 }
 
+/// Misuse 37.
 #[test]
 fn limits_of_zero_below_usage_and_at_the_end_of_the_range_are_accepted() {
-    // misuse 37
     let mm = machine(300, 1, 2);
     let group = mm.create_memcg(MemcgId::ROOT).unwrap();
     mm.set_memcg_max(group, u64::MAX - 1).unwrap();
@@ -175,7 +175,7 @@ fn limits_of_zero_below_usage_and_at_the_end_of_the_range_are_accepted() {
     assert!(mm.memcg_usage(group).unwrap() <= 10);
     assert_eq!(mm.shrink_memcg_to(group, 0), Ok(0));
     let pages = mm.try_alloc(Request::new(Order::ZERO)).unwrap();
-    let (error, _) = pages.charge_to(&mm, group).unwrap_err();
+    let Refused(error, _) = pages.charge_to(&mm, group).unwrap_err();
     assert_eq!(
         error,
         ChargeError::OverLimit {
@@ -189,9 +189,9 @@ fn limits_of_zero_below_usage_and_at_the_end_of_the_range_are_accepted() {
     mm.check().unwrap();
 }
 
+/// Misuse 39.
 #[test]
 fn more_groups_deeper_groups_and_more_owners_than_configured_are_refused() {
-    // misuse 39
     let mut config = MmConfig::new(1, 3);
     config.memcgs.depth = 2;
     config.memcgs.owners = 3;
@@ -240,9 +240,9 @@ fn more_groups_deeper_groups_and_more_owners_than_configured_are_refused() {
     }
 }
 
+/// Misuse 40.
 #[test]
 fn a_batch_of_folios_whose_groups_died_lands_on_the_living_ancestor() {
-    // misuse 40
     let mm = machine(600, 2, 12);
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
     let mut kept = Vec::new();
@@ -264,9 +264,9 @@ fn a_batch_of_folios_whose_groups_died_lands_on_the_living_ancestor() {
     mm.check().unwrap();
 }
 
+/// Misuse 41, 49.
 #[test]
 fn hooks_that_refuse_for_ever_end_in_the_oom_hook_after_bounded_work() {
-    // misuse 41, 49
     for bits in [STUCK, NO_SWAP, PRIVATE, LIAR] {
         let mm = machine(600, 1, 2);
         let group = mm.create_memcg(MemcgId::ROOT).unwrap();
@@ -287,9 +287,9 @@ fn hooks_that_refuse_for_ever_end_in_the_oom_hook_after_bounded_work() {
     }
 }
 
+/// Misuse 42: the hook itself asserts that its charge over the limit is refused.
 #[test]
 fn a_hook_that_allocates_does_not_reclaim_inside_reclaim() {
-    // misuse 42: the hook itself asserts that its charge over the limit is refused.
     let mm = machine(600, 1, 2);
     let group = mm.create_memcg(MemcgId::ROOT).unwrap();
     faults(&mm, group, Backing::Anon, 64, NESTS);
@@ -300,9 +300,9 @@ fn a_hook_that_allocates_does_not_reclaim_inside_reclaim() {
     mm.check().unwrap();
 }
 
+/// Misuse 43, 58.
 #[test]
 fn a_hook_that_panics_leaves_every_folio_on_a_list_and_every_lock_free() {
-    // misuse 43, 58
     let mm = machine(600, 1, 2);
     let group = mm.create_memcg(MemcgId::ROOT).unwrap();
     let pages = faults(&mm, group, Backing::Anon, 60, 0);
@@ -342,9 +342,9 @@ fn the_last_page_of_a_group_is_within_reach_of_one_reclaim_even_if_it_was_used_t
     mm.check().unwrap();
 }
 
+/// Misuse 27.
 #[test]
 fn a_cpu_without_batches_of_its_own_is_served_directly() {
-    // misuse 27
     let mm = machine(300, 1, 2);
     run_as(77);
     let held = folio(&mm, MemcgId::ROOT);
@@ -362,12 +362,12 @@ fn a_cpu_without_batches_of_its_own_is_served_directly() {
     );
 }
 
+/// Misuse 15.
 #[test]
 fn pages_of_another_instance_are_not_charged_here() {
-    // misuse 15
     let (one, two) = (machine(300, 1, 2), machine(300, 1, 2));
     let pages = one.try_alloc(Request::new(Order::ZERO)).unwrap();
-    let (error, pages) = pages.try_charge_to(&two, MemcgId::ROOT).unwrap_err();
+    let Refused(error, pages) = pages.try_charge_to(&two, MemcgId::ROOT).unwrap_err();
     assert_eq!(error, ChargeError::Foreign);
     drop(pages);
     two.check().unwrap();

@@ -8,8 +8,9 @@ mod machine;
 use std::collections::BTreeMap;
 
 use framekeeper::boot::BootMap;
-use framekeeper::node::Tuning;
+use framekeeper::node::{Tuning, formulas};
 use framekeeper::pageset::tune::Policy;
+use framekeeper::zone::Zone;
 use framekeeper::{
     AllocError, Config, CpuId, Mobility, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr,
     RawError, Request, ZoneKind,
@@ -58,6 +59,54 @@ impl Model {
     }
 }
 
+/// How far down a request may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Urgency {
+    None,
+    High,
+    Atomic,
+    Memalloc,
+}
+
+impl Urgency {
+    fn of(self, request: Request) -> Request {
+        match self {
+            Self::None => request,
+            Self::High => request.urgent(),
+            Self::Atomic => request.atomic(),
+            Self::Memalloc => request.ignore_watermarks(),
+        }
+    }
+}
+
+fn free_by_zone(allocator: &PageAllocator<Host>) -> Vec<u64> {
+    allocator.zones().map(Zone::free_frames_exact).collect()
+}
+
+/// What must stay free in each zone, allocator.md 2.3 and 2.6.
+fn floors(allocator: &PageAllocator<Host>, kind: Mobility, urgency: Urgency) -> Vec<u64> {
+    let highest = match kind {
+        Mobility::Movable => ZoneKind::Movable,
+        _ => ZoneKind::Normal,
+    };
+    let zones = || allocator.zones();
+    let floor = |zone: &Zone<Host>| {
+        let mut managed = [0; 4];
+        zones()
+            .filter(|other| other.node() == zone.node())
+            .for_each(|other| managed[other.kind() as usize] = other.managed());
+        let reserve = formulas::reserves(managed)[zone.kind() as usize][highest as usize];
+        let min = zone.levels().min;
+        match urgency {
+            Urgency::None => min + reserve,
+            Urgency::High => min - min / 2 + reserve,
+            Urgency::Atomic => min - min / 2 - (min - min / 2) / 4 + reserve,
+            Urgency::Memalloc => 0,
+        }
+    };
+    zones().map(floor).collect()
+}
+
 fn random_walk(map: BootMap, config: &Config, max_order: u64, steps: u32, seed: u64) {
     let allocator = allocator(map.clone(), config).unwrap();
     let total = allocator.free_frames();
@@ -73,25 +122,37 @@ fn random_walk(map: BootMap, config: &Config, max_order: u64, steps: u32, seed: 
             0..4 => {
                 let order = Order::new(random.below(max_order + 1) as u8).unwrap();
                 let kind = KINDS[random.below(3) as usize];
-                match allocator.try_alloc(Request::new(order).mobility(kind)) {
+                // Urgent ones wait in vain for nothing: an atomic one of order 0 keeps no blocks for its like.
+                let urgency = match random.below(8) {
+                    0 => Urgency::None,
+                    1 => Urgency::High,
+                    2 if order == Order::ZERO => Urgency::Atomic,
+                    _ => Urgency::Memalloc,
+                };
+                let before = free_by_zone(&allocator);
+                match allocator.try_alloc(urgency.of(Request::new(order).mobility(kind))) {
                     Ok(pages) => {
                         assert_eq!(pages.order(), order);
                         model.take(pages.pfn(), order);
                         out.push(pages);
+                        let floors = floors(&allocator, kind, urgency);
+                        for ((now, before), floor) in
+                            free_by_zone(&allocator).into_iter().zip(before).zip(floors)
+                        {
+                            assert!(now >= before || now >= floor, "{now} {floor} {urgency:?}");
+                        }
                     }
-                    Err(AllocError::OutOfMemory { .. }) => {
-                        let largest = allocator
-                            .zone_counts()
-                            .map(|zone| {
-                                zone.free_blocks[usize::from(order.get())..]
-                                    .iter()
-                                    .sum::<u64>()
-                            })
-                            .sum::<u64>();
-                        assert_eq!(
-                            largest, 0,
-                            "order {order} failed while such a block was free"
-                        );
+                    Err(AllocError::OutOfMemory(_)) => {
+                        // Every zone is at its floor, or has no such block.
+                        let floors = floors(&allocator, kind, urgency);
+                        for (zone, floor) in allocator.zone_counts().zip(floors) {
+                            let blocks: u64 =
+                                zone.free_blocks[usize::from(order.get())..].iter().sum();
+                            assert!(
+                                zone.free < order.frames() + floor || blocks == 0,
+                                "order {order} failed while such a block was free"
+                            );
+                        }
                     }
                     Err(error) => assert!(matches!(error, AllocError::TooLarge(_)), "{error}"),
                 }
@@ -173,13 +234,21 @@ fn random_blocks_of_a_ragged_machine_of_two_nodes_come_back() {
 fn four_thousand_scattered_frames_serve_four_thousand_requests() {
     // A refill must not demand contiguous frames.
     let allocator = allocator(one_region(1 << 20, 8192), &Config::default()).unwrap();
-    let all: Vec<_> =
-        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| {
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .ok()
+    })
+    .collect();
     assert_eq!(all.len(), 8192);
     let (kept, freed): (Vec<_>, Vec<_>) = all.into_iter().partition(|pages| pages.pfn().0 % 2 == 0);
     drop(freed);
-    let again: Vec<_> =
-        std::iter::from_fn(|| allocator.try_alloc(Request::new(Order::ZERO)).ok()).collect();
+    let again: Vec<_> = std::iter::from_fn(|| {
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .ok()
+    })
+    .collect();
     assert_eq!(again.len(), 4096);
     drop((kept, again));
     assert_eq!(allocator.free_frames(), 8192);
@@ -192,10 +261,16 @@ fn frames_parked_by_another_cpu_are_found_before_a_request_fails() {
     let config = automatic(2);
     let allocator = allocator(one_region(1 << 20, 512), &config).unwrap();
     run_as(1);
-    drop(allocator.try_alloc(Request::new(Order::ZERO)).unwrap());
+    drop(
+        allocator
+            .try_alloc(Request::new(Order::ZERO).ignore_watermarks())
+            .unwrap(),
+    );
     assert!(allocator.parked_frames() > 0);
     run_as(0);
-    let whole = allocator.try_alloc(Request::new(Order::PAGEBLOCK)).unwrap();
+    let whole = allocator
+        .try_alloc(Request::new(Order::PAGEBLOCK).ignore_watermarks())
+        .unwrap();
     assert_eq!(whole.order().frames(), 512);
     assert_eq!(allocator.free_frames(), 0);
 }
@@ -218,7 +293,7 @@ fn requests_go_to_the_zones_and_nodes_that_they_name() {
             allocator.zone_of(pages.pfn()).unwrap(),
         )
     };
-    let one = Request::new(Order::ZERO);
+    let one = Request::new(Order::ZERO).ignore_watermarks();
     run_as(0);
     assert_eq!(zone_of(one), (0, ZoneKind::Normal));
     assert_eq!(zone_of(one.zone(ZoneKind::Dma32)), (0, ZoneKind::Dma32));

@@ -15,8 +15,8 @@ use framekeeper::memcg::{Event, Protection};
 use framekeeper::mm::MoveError;
 use framekeeper::report::{MemoryEvents, MemoryStat};
 use framekeeper::{
-    Backing, CpuId, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PageState, PhysAddr, Request,
-    StateChange,
+    Backing, CpuId, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PageState, PhysAddr, Refused,
+    Request, StateChange,
 };
 use host::{Host, run_as};
 use proptest::prelude::*;
@@ -199,7 +199,7 @@ fn machine() -> Mm<Host> {
     let mut config = MmConfig::new(3, 12).nodes(2);
     config.memcgs.owners = 13 * 2 + 4;
     Mm::new(memory, &config)
-        .map_err(|(error, _)| error)
+        .map_err(Refused::into_error)
         .unwrap()
 }
 

@@ -7,7 +7,7 @@ mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use framekeeper::{Backing, Folio, MemcgId, Mm, Order, Pfn, Refault, Request};
+use framekeeper::{Backing, Folio, MemcgId, Mm, Order, Pfn, Refault, Refused, Request};
 use host::Host;
 use kernel::{ACCESSED, EVICTED, MOVED, fault, machine};
 use proptest::prelude::*;
@@ -335,7 +335,7 @@ fn step<'m>(mm: &'m Mm<Host>, model: &mut Model, held: &mut Held<'m>, op: &Op) {
                 mm.drain_lru();
                 match folio.split(to) {
                     Ok(parts) => held.extend(parts),
-                    Err((_, folio)) => {
+                    Err(Refused(_, folio)) => {
                         assert!(folio.order() <= to);
                         held.push(folio);
                     }

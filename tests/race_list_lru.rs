@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use framekeeper::list_lru::{AddError, DeleteError, Scope, Verdict};
 use framekeeper::shrinker::{Count, Scan, Shrinker, Target};
-use framekeeper::{ListLru, MemcgId, Mm, NodeId, ShrinkerConfig};
+use framekeeper::{ListLru, MemcgId, Mm, NodeId, Refused, ShrinkerConfig};
 use host::{Host, run_as};
 use objects::{Collect, Thing};
 use race::{rounds, run, tests, together};
@@ -47,11 +47,11 @@ fn add(list: &Things, memcg: MemcgId, thing: Pointer) {
     let mut at = (memcg, thing);
     loop {
         match list.add(at.0, NODE, at.1) {
-            Ok(_) | Err((AddError::Listed, _)) => return,
-            Err((AddError::NoSuchGroup(_), back)) => at = (MemcgId::ROOT, back),
+            Ok(_) | Err(Refused(AddError::Listed, _)) => return,
+            Err(Refused(AddError::NoSuchGroup(_), back)) => at = (MemcgId::ROOT, back),
             // Two threads share a CPU id, and one of them was long in a callback.
-            Err((AddError::InsideWalk, back)) => at.1 = back,
-            Err((error, _)) => panic!("{error}"),
+            Err(Refused(AddError::InsideWalk, back)) => at.1 = back,
+            Err(Refused(error, _)) => panic!("{error}"),
         }
     }
 }

@@ -43,15 +43,16 @@ fn threads_that_lock_one_value_lose_no_update() {
     together(THREADS, |cpu| {
         run_as(cpu);
         for _ in 0..each {
-            let off = IrqOff::new();
-            lock.lock(&off).0 += 1;
-            while lock.try_lock(&off).map(|mut held| held.0 += 1).is_none() {
-                Host::relax();
-            }
+            IrqOff::with(|off| {
+                lock.lock(off).0 += 1;
+                while lock.try_lock(off).map(|mut held| held.0 += 1).is_none() {
+                    Host::relax();
+                }
+            });
         }
     });
-    let off = IrqOff::new();
-    assert_eq!(lock.lock(&off).0, 2 * u64::from(THREADS) * each);
+    let total = IrqOff::with(|off| lock.lock(off).0);
+    assert_eq!(total, 2 * u64::from(THREADS) * each);
 }
 
 fn pairs_move_units_and_keep_their_sum() {
@@ -60,15 +61,15 @@ fn pairs_move_units_and_keep_their_sum() {
     let parent = Lock::new(Units(0));
     together(THREADS, |_| {
         for _ in 0..each {
-            let off = IrqOff::new();
-            let (mut from, mut to) = Lock::lock_pair(&child, &parent, &off);
-            assert_eq!(from.0 + to.0, u64::from(THREADS) * each);
-            from.0 -= 1;
-            to.0 += 1;
+            IrqOff::with(|off| {
+                let (mut from, mut to) = Lock::lock_pair(&child, &parent, off);
+                assert_eq!(from.0 + to.0, u64::from(THREADS) * each);
+                from.0 -= 1;
+                to.0 += 1;
+            });
         }
     });
-    let off = IrqOff::new();
-    assert_eq!(child.lock(&off).0, 0);
+    IrqOff::with(|off| assert_eq!(child.lock(off).0, 0));
 }
 
 /// As `Host`, with ids that only one thread acts under.

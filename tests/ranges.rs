@@ -15,7 +15,9 @@ use framekeeper::{
 use host::{Host, locks_held};
 use machine::{allocator, one_region};
 
-const ONE: Request = Request::new(Order::ZERO).mobility(Mobility::Movable);
+const ONE: Request = Request::new(Order::ZERO)
+    .mobility(Mobility::Movable)
+    .ignore_watermarks();
 /// First frame of the machines here: 4 GiB, so that all memory is one zone.
 const FIRST: u64 = 1 << 20;
 
@@ -63,6 +65,115 @@ fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
         }
     }
     allocator.check().unwrap();
+}
+
+#[test]
+fn pagesets_park_again_once_the_last_bad_frame_in_use_has_come_back() {
+    // misuse 25: however it comes back: alone, with others, in a huge block, by its number, with a range
+    let allocator = machine();
+    let parks = || {
+        drop(allocator.try_alloc(ONE).unwrap());
+        let parks = allocator.parked_frames() > 0;
+        allocator.check().unwrap();
+        allocator.drain_all();
+        parks
+    };
+    assert!(parks());
+    let alone = allocator.try_alloc(ONE).unwrap();
+    let others: Vec<_> = (0..40).map(|_| allocator.try_alloc(ONE).unwrap()).collect();
+    let huge = allocator.try_alloc(Request::new(Order::new(11).unwrap()));
+    let huge = huge.unwrap();
+    let small = allocator.try_alloc(Request::new(Order::new(3).unwrap()));
+    let small = small.unwrap();
+    let contig = allocator
+        .alloc_contig(range(8000, 8192), |_| Moved::Tried)
+        .unwrap();
+    let mut bad = vec![alone.pfn(), others[7].pfn(), others[21].pfn()];
+    bad.extend([300, 1300, 1301].map(|n| Pfn(huge.pfn().0 + n)));
+    bad.extend([Pfn(small.pfn().0 + 5), Pfn(FIRST + 8001)]);
+    for &pfn in &bad {
+        assert_eq!(allocator.mark_bad(pfn), Ok(WasBad::InUse));
+        assert!(!parks());
+    }
+    drop(alone);
+    assert!(!parks());
+    allocator.free_all(others);
+    assert!(!parks());
+    drop(huge);
+    assert!(!parks());
+    let (raw, order) = (small.into_raw(), Order::new(3).unwrap());
+    drop(allocator.try_from_raw(raw, order).unwrap());
+    assert!(!parks());
+    drop(contig);
+    assert!(parks());
+    assert_eq!(allocator.bad_frames(), 8);
+    assert_eq!(allocator.free_frames(), allocator.managed_frames() - 8);
+    let held = all(&allocator);
+    assert!(bad.iter().all(|pfn| !held.contains_key(&pfn.0)));
+}
+
+#[test]
+fn whatever_brings_the_last_bad_frame_back_opens_the_pagesets_at_once() {
+    let allocator = machine();
+    let one = || allocator.try_alloc(ONE).unwrap();
+    let block = |order| {
+        let request = Request::new(Order::new(order).unwrap());
+        allocator.try_alloc(request).unwrap()
+    };
+    let closed = |bad| {
+        allocator.drain_all();
+        assert_eq!(allocator.mark_bad(bad), Ok(WasBad::InUse));
+        assert_eq!(allocator.parked_frames(), 0);
+    };
+    let opened = || {
+        drop(allocator.try_alloc(ONE).unwrap());
+        assert!(allocator.parked_frames() > 0);
+        allocator.check().unwrap();
+    };
+    let alone = one();
+    closed(alone.pfn());
+    drop(alone);
+    opened();
+    let many: Vec<_> = (0..40).map(|_| one()).collect();
+    closed(many[7].pfn());
+    allocator.free_all(many);
+    opened();
+    let huge = block(11);
+    closed(Pfn(huge.pfn().0 + 1300));
+    drop(huge);
+    opened();
+    let contig = allocator.alloc_contig(range(8000, 8192), |_| Moved::Tried);
+    closed(Pfn(FIRST + 8001));
+    drop(contig);
+    opened();
+    // Parked: the mark itself brings it back.
+    let parked = one();
+    let pfn = parked.pfn();
+    drop(parked);
+    assert_eq!(allocator.mark_bad(pfn), Ok(WasBad::InUse));
+    opened();
+    assert_eq!(allocator.bad_frames(), 5);
+}
+
+#[test]
+fn a_frame_that_is_found_bad_while_its_range_is_collected_is_not_taken() {
+    // misuse 25: isolated, free and in use
+    let allocator = machine();
+    let mut held = all(&allocator);
+    let (free, used) = (Pfn(FIRST + 1030), Pfn(FIRST + 1040));
+    held.retain(|&pfn, _| pfn == used.0);
+    let got = allocator.alloc_contig(range(1024, 1100), |run| {
+        assert_eq!(run.start(), used);
+        assert_eq!(allocator.mark_bad(free), Ok(WasBad::Free));
+        assert_eq!(allocator.mark_bad(used), Ok(WasBad::InUse));
+        held.clear();
+        Moved::Tried
+    });
+    assert_eq!(got.unwrap_err(), ContigError::InUse(free));
+    assert_eq!(allocator.free_frames(), allocator.managed_frames() - 2);
+    allocator.check().unwrap();
+    let got = allocator.alloc_contig(range(1024, 1100), |_| Moved::Tried);
+    assert_eq!(got.unwrap_err(), ContigError::Unusable(free));
 }
 
 #[test]

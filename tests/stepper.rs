@@ -27,11 +27,11 @@ fn list() -> ListLock {
 }
 
 fn push(list: &ListLock, value: u32) {
-    list.lock(&IrqOff::new()).0.push(value);
+    IrqOff::with(|off| list.lock(off).0.push(value));
 }
 
 fn values(list: &ListLock) -> Vec<u32> {
-    list.lock(&IrqOff::new()).0.clone()
+    IrqOff::with(|off| list.lock(off).0.clone())
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn another_cpu_acts_inside_a_hold_too_and_finds_the_lock_taken() {
         |list| push(list, 1),
         move |list| {
             assert_eq!(Stepped::cpu().0, 1);
-            match list.try_lock(&IrqOff::new()) {
+            IrqOff::with(|off| match list.try_lock(off) {
                 Some(mut held) => held.0.push(9),
                 None => count.set(count.get() + 1),
-            }
+            });
         },
         |_| assert_eq!(Stepped::cpu().0, 0),
     );
@@ -81,13 +81,13 @@ fn another_cpu_acts_inside_a_hold_too_and_finds_the_lock_taken() {
 
 #[test]
 fn interrupts_stay_masked_until_the_outermost_token_is_gone() {
-    let outer = IrqOff::<Stepped>::new();
-    let inner = IrqOff::<Stepped>::new();
-    assert!(stepper::masked());
-    drop(inner);
-    assert!(stepper::masked());
-    drop(outer);
+    IrqOff::<Stepped>::with(|_outer| {
+        IrqOff::<Stepped>::with(|_inner| assert!(stepper::masked()));
+        assert!(stepper::masked());
+    });
     assert!(!stepper::masked());
+    let unwound = catch_unwind(|| IrqOff::<Stepped>::with(|_| panic!("in the middle")));
+    assert!(unwound.is_err() && !stepper::masked());
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn an_update_lost_between_two_holds_is_found() {
         },
         |list| {
             let next = values(list)[0] + 1;
-            list.lock(&IrqOff::new()).0[0] = next;
+            IrqOff::with(|off| list.lock(off).0[0] = next);
         },
-        |list| list.lock(&IrqOff::new()).0[0] += 10,
+        |list| IrqOff::with(|off| list.lock(off).0[0] += 10),
         move |list| {
             record.borrow_mut().insert(values(list)[0]);
         },
@@ -151,18 +151,13 @@ fn an_interrupt_that_keeps_a_lock_or_the_mask_is_found() {
         at_every_point(
             list,
             |list| push(list, 1),
-            |list| core::mem::forget(list.lock(&IrqOff::new())),
+            |list| IrqOff::with(|off| core::mem::forget(list.lock(off))),
             |_| {},
         );
     });
     assert!(message.contains("gave back"), "{message}");
     let message = panic_of(|| {
-        at_every_point(
-            list,
-            |_| core::mem::forget(IrqOff::<Stepped>::new()),
-            |_| {},
-            |_| {},
-        );
+        at_every_point(list, |_| _ = Stepped::irq_save(), |_| {}, |_| {});
     });
     assert!(message.contains("left interrupts masked"), "{message}");
 }

@@ -14,7 +14,8 @@ use std::fmt;
 
 use framekeeper::boot::{BootMap, MapError, Memory, Storage};
 use framekeeper::{
-    Config, CpuId, FrameRange, InitError, NodeId, PageAllocator, Pfn, PhysAddr, Platform, ZoneKind,
+    Config, CpuId, FrameRange, InitError, NodeId, PageAllocator, Pfn, PhysAddr, Platform, Refused,
+    ZoneKind,
 };
 
 use super::capture::{Capture, NodeCpus};
@@ -172,7 +173,7 @@ impl Machine {
         #[allow(unsafe_code)]
         let memory = unsafe { Memory::<P, _>::claim(&mut map) };
         let memory = memory.with_storage(storage(self.room()));
-        PageAllocator::new(memory, &config).map_err(|(error, _)| error)
+        PageAllocator::new(memory, &config).map_err(Refused::into_error)
     }
 
     /// More bytes than the metadata need: a byte a frame, and a full pageset for each CPU and zone.

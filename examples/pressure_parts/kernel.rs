@@ -9,7 +9,7 @@ use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::mm::NoSuchGroup;
 use framekeeper::{
     AllocError, Backing, ChargeError, Folio, MemcgId, Mm, MmConfig, MmInitError, Mobility, Order,
-    Request,
+    Refused, Request,
 };
 
 use crate::evict;
@@ -98,8 +98,8 @@ impl Kernel {
         // CPU 0 is the main thread.
         let cpus = options.threads + 1;
         let config = MmConfig::new(cpus, options.groups);
-        let mm =
-            Mm::new(port::claim(&mut map), &config).map_err(|(error, _)| BootError::Init(error))?;
+        let mm = Mm::new(port::claim(&mut map), &config)
+            .map_err(|refused| BootError::Init(refused.into_error()))?;
         let free = mm.allocator().free_frames();
         let needed = options.resident() + SPARE_PER_CPU * u64::from(cpus) + free / 64;
         if free < needed {
@@ -159,7 +159,7 @@ impl Kernel {
             let pages = self.mm.alloc(request).map_err(Why::Alloc)?;
             match pages.charge_to(&self.mm, memcg) {
                 Ok(folio) => return Ok(folio),
-                Err((ChargeError::OverLimit { .. }, pages)) if tries < CHARGES => {
+                Err(Refused(ChargeError::OverLimit { .. }, pages)) if tries < CHARGES => {
                     drop(pages);
                     if let Some(error) = self.swap.failure() {
                         return Err(Why::Write(error));
@@ -167,7 +167,7 @@ impl Kernel {
                     tries += 1;
                     std::thread::yield_now();
                 }
-                Err((error, _)) => return Err(Why::Charge(error)),
+                Err(Refused(error, _)) => return Err(Why::Charge(error)),
             }
         }
     }

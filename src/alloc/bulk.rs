@@ -7,6 +7,7 @@ use core::iter::Peekable;
 
 use arrayvec::ArrayVec;
 
+use super::attempt::Attempt;
 use super::place::{Place, Sort};
 use super::{Contents, PageAllocator, Pages, Request};
 use crate::addr::{CpuId, Order};
@@ -62,10 +63,13 @@ impl<P: Platform> PageAllocator<P> {
         let home = entry.zone.home_shard(cpu);
         let mut filled = 0;
         while filled < CHUNK_FRAMES && slots.peek().is_some() {
-            let frame = cache
-                .pop(list)
-                .or_else(|| cache.refill(list, order, &entry.zone, home, entry.pressure(), &off));
-            let (Some(frame), Some(slot)) = (frame, slots.next()) else {
+            let frame = cache.pop(list).or_else(|| {
+                let spare = self.spare(entry, request, Attempt::first(request))?;
+                let (pressure, most) = (entry.pressure(), spare >> order.get());
+                cache.refill(list, order, &entry.zone, home, pressure, most, &off)
+            });
+            // In this order: a slot that was taken from the iterator must be filled.
+            let Some((frame, slot)) = frame.and_then(|frame| Some((frame, slots.next()?))) else {
                 break;
             };
             *slot = Some(Pages {
@@ -135,6 +139,7 @@ impl<P: Platform> PageAllocator<P> {
         if !batch.frames.is_empty() {
             zone.give_blocks(Order::ZERO, &mut batch.frames, &off);
             batch.frames.clear();
+            self.reopen_pagesets(batch.zone);
         }
     }
 

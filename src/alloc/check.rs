@@ -33,6 +33,20 @@ pub struct ZoneCounts {
     pub levels: Levels,
     /// Frames kept from requests whose highest zone is of another kind, by kind.
     pub reserves: [u64; ZoneKind::COUNT],
+    /// Frames in pageblocks that are kept for urgent requests (the highatomic reserve), free or not.
+    pub reserved_highatomic: u64,
+    /// The free ones of them; they are among `free`.
+    pub free_highatomic: u64,
+    /// Frames in CMA areas, free or not.
+    pub cma: u64,
+    /// The free ones of them; they are among `free`.
+    pub free_cma: u64,
+    /// Free frames that are being collected, and not among `free`.
+    pub isolated: u64,
+    /// Frames marked bad.
+    pub bad: u64,
+    /// Frames lent to the hypervisor, and not among `managed`.
+    pub ballooned: u64,
     /// Free blocks of each order.
     pub free_blocks: [u64; Order::COUNT],
 }
@@ -93,6 +107,13 @@ impl<P: Platform> PageAllocator<P> {
             parked: self.parked_in(index),
             levels: zone.levels(),
             reserves: entry.reserves(),
+            reserved_highatomic: zone.reserved_highatomic(),
+            free_highatomic: zone.free_highatomic(),
+            cma: zone.cma_frames(),
+            free_cma: zone.free_cma(),
+            isolated: zone.isolated_frames(),
+            bad: zone.bad_frames(),
+            ballooned: zone.ballooned(),
             free_blocks: zone.free_blocks_by_order(),
         }
     }

@@ -62,6 +62,20 @@ impl<P: Platform> PageAllocator<P> {
         })
     }
 
+    /// The first of these frames that was written to while it was free, under [`Contents::Poison`]. The caller leaks
+    /// `leaked` frames for it.
+    pub(super) fn damage_in(&self, frames: FrameRange, leaked: u64) -> Option<Pfn> {
+        if self.config.contents != Contents::Poison {
+            return None;
+        }
+        let (pfn, offset, found) = find_other::<P>(frames, POISON)?;
+        // One word, so that frame, offset and byte belong together; addresses end below 2^52.
+        let at = pfn.addr(P::PAGE_SHIFT).0 + u64::from(offset);
+        self.damage.store(at << 8 | u64::from(found), Relaxed);
+        self.leaked.fetch_add(leaked, Relaxed);
+        Some(pfn)
+    }
+
     /// The place of a block; one whose contents need work does not take the fast way.
     #[inline]
     pub(super) fn place_of(&self, zone: u8, frame: u32, sort: Sort) -> Place {
@@ -72,19 +86,28 @@ impl<P: Platform> PageAllocator<P> {
         }
     }
 
-    /// [`try_alloc`](Self::try_alloc) where contents matter.
+    /// What `find` finds, made what the request wants its contents to be.
+    pub(super) fn prepared<'a>(
+        &self,
+        request: Request,
+        find: impl Fn() -> Result<Pages<'a, P>, AllocError>,
+    ) -> Result<Pages<'a, P>, AllocError> {
+        if self.config.contents != Contents::Keep || request.is_zeroed() {
+            return self.checked(request, find);
+        }
+        find()
+    }
+
     #[cold]
-    pub(super) fn alloc_checked(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
+    fn checked<'a>(
+        &self,
+        request: Request,
+        find: impl Fn() -> Result<Pages<'a, P>, AllocError>,
+    ) -> Result<Pages<'a, P>, AllocError> {
         for _ in 0..TRIES {
-            let pages = self.alloc_refilling(request)?;
+            let pages = find()?;
             let frames = pages.frames();
-            if self.config.contents == Contents::Poison
-                && let Some((pfn, offset, found)) = find_other::<P>(frames, POISON)
-            {
-                // One word, so that frame, offset and byte belong together; addresses end below 2^52.
-                let at = pfn.addr(P::PAGE_SHIFT).0 + u64::from(offset);
-                self.damage.store(at << 8 | u64::from(found), Relaxed);
-                self.leaked.fetch_add(frames.frames(), Relaxed);
+            if self.damage_in(frames, frames.frames()).is_some() {
                 // Whoever wrote may write again: nobody gets the block.
                 mem::forget(pages);
                 continue;

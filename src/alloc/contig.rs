@@ -25,7 +25,7 @@ pub enum Moved {
     Unmovable,
 }
 
-/// Why a range cannot be had. It is as it was, but for what the hook has moved.
+/// Why a range cannot be had, or not go offline. It is as it was, but for what the hook has moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ContigError {
@@ -45,6 +45,12 @@ pub enum ContigError {
     Unmovable(Pfn),
     /// This frame was still in use after the last round.
     InUse(Pfn),
+    /// This frame was reserved at boot.
+    Reserved(Pfn),
+    /// This frame was written to while it was free. It is leaked: whoever wrote may write again.
+    Damaged(Pfn),
+    /// Too many pageblocks of the zone have holes or bad frames: align the range to 512 frames.
+    TooManyHoles,
 }
 
 /// A range of frames and the right to use them. Dropping it frees them.
@@ -66,6 +72,47 @@ impl<P: Platform> PageAllocator<P> {
         range: FrameRange,
         migrate: impl FnMut(FrameRange) -> Moved,
     ) -> Result<Contig<'_, P>, ContigError> {
+        self.collect(range, Purpose::Contiguous, migrate)
+    }
+
+    /// Takes all frames of a range from pageblocks of one purpose.
+    pub(super) fn collect(
+        &self,
+        range: FrameRange,
+        purpose: Purpose,
+        migrate: impl FnMut(FrameRange) -> Moved,
+    ) -> Result<Contig<'_, P>, ContigError> {
+        let index = self.zone_of_range(range)?;
+        if let Some(pfn) = self.nodes.zone(index).next_unusable(range) {
+            return Err(ContigError::Unusable(pfn));
+        }
+        let collecting = Collecting::start(self, index, range, purpose)?;
+        collecting.empty(range, migrate)?;
+        collecting.drain();
+        collecting.take()?;
+        if let Some(pfn) = self.damage_in(range, 1) {
+            let zone = self.nodes.zone(index);
+            for rest in [
+                FrameRange::new(range.start(), pfn),
+                FrameRange::new(Pfn(pfn.0 + 1), range.end()),
+            ] {
+                let given = zone.give_range(rest, &IrqOff::new());
+                debug_assert_eq!(given, Ok(()), "{rest} was taken above");
+            }
+            return Err(ContigError::Damaged(pfn));
+        }
+        if self.config.contents == Contents::ZeroOnAlloc {
+            fill_frames::<P>(range, 0);
+        }
+        Ok(Contig {
+            allocator: self,
+            zone: index,
+            frames: range,
+        })
+    }
+
+    /// The zone that both ends of a range are in.
+    pub(super) fn zone_of_range(&self, range: FrameRange) -> Result<u8, ContigError> {
         if range.is_empty() {
             return Err(ContigError::Empty);
         }
@@ -75,22 +122,7 @@ impl<P: Platform> PageAllocator<P> {
         if of(last)? != index {
             return Err(ContigError::SeveralZones(range));
         }
-        let zone = self.nodes.zone(index);
-        if let Some(pfn) = zone.next_unusable(range) {
-            return Err(ContigError::Unusable(pfn));
-        }
-        let collecting = Collecting::start(self, index, range, Purpose::Contiguous)?;
-        collecting.empty(range, migrate)?;
-        collecting.drain();
-        collecting.take()?;
-        if self.config.contents == Contents::ZeroOnAlloc {
-            fill_frames::<P>(range, 0);
-        }
-        Ok(Contig {
-            allocator: self,
-            zone: index,
-            frames: range,
-        })
+        Ok(index)
     }
 }
 
@@ -108,6 +140,7 @@ impl<P: Platform> Drop for Contig<'_, P> {
         let zone = self.allocator.nodes.zone(self.zone);
         let given = zone.give_range(self.frames, &IrqOff::new());
         debug_assert_eq!(given, Ok(()), "{self:?}");
+        self.allocator.reopen_pagesets(self.zone);
     }
 }
 
@@ -146,7 +179,7 @@ impl<'a, P: Platform> Collecting<'a, P> {
         Ok(this)
     }
 
-    fn zone(&self) -> &'static Zone<P> {
+    pub(super) fn zone(&self) -> &'static Zone<P> {
         self.allocator.nodes.zone(self.index)
     }
 
@@ -162,6 +195,19 @@ impl<'a, P: Platform> Collecting<'a, P> {
             self.zone().take_range(isolation, &IrqOff::new())
         });
         taken.map_err(ContigError::InUse)
+    }
+
+    /// Makes the range, every frame of which is free, part of a CMA area.
+    pub(super) fn into_cma(self) -> Result<(), ContigError> {
+        self.drain();
+        let Some(isolation) = &self.isolation else {
+            return Ok(());
+        };
+        if let Some(pfn) = self.zone().next_used(isolation.range()) {
+            return Err(ContigError::InUse(pfn));
+        }
+        let set = self.zone().set_cma(isolation, &IrqOff::new());
+        set.map_err(ContigError::Kept)
     }
 
     /// Takes the range offline, every frame of which is free.
@@ -208,7 +254,7 @@ impl<P: Platform> Drop for Collecting<'_, P> {
         if let Some(isolation) = &self.isolation {
             self.zone().release(isolation, &IrqOff::new());
         }
-        self.allocator.nodes.zones()[usize::from(self.index)].open_pagesets();
+        self.allocator.nodes.zones()[usize::from(self.index)].open_pagesets(1);
         self.allocator.refresh_pagesets(self.index);
     }
 }
@@ -230,6 +276,14 @@ impl fmt::Display for ContigError {
             Self::Kept(pfn) => write!(f, "the pageblock at {pfn} is kept for another purpose"),
             Self::Unmovable(pfn) => write!(f, "frame {pfn} must stay where it is"),
             Self::InUse(pfn) => write!(f, "frame {pfn} is still in use"),
+            Self::Reserved(pfn) => write!(f, "frame {pfn} was reserved at boot"),
+            Self::Damaged(pfn) => write!(
+                f,
+                "frame {pfn} was written to while it was free, and is leaked: see damage()"
+            ),
+            Self::TooManyHoles => {
+                f.write_str("too many pageblocks have holes: align the range to 512 frames")
+            }
         }
     }
 }

@@ -186,6 +186,11 @@ impl<P: Platform> PageAllocator<P> {
         frames > 0
     }
 
+    /// Whether [`grow_on_demand`](Self::grow_on_demand) may find something. A hint.
+    pub(super) fn can_grow(&self, zone: u8) -> bool {
+        !self.deferral.is_done() && self.nodes.has_waiting(zone)
+    }
+
     fn bring_online(&self, section: &Section) -> u64 {
         self.prepare(section.frames());
         self.nodes

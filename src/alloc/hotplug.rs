@@ -8,14 +8,13 @@
 
 use core::fmt;
 
-use super::PageAllocator;
-use super::contig::{Collecting, ContigError, Moved};
+use super::{ContigError, Moved, PageAllocator};
 use crate::addr::{FrameRange, Pfn};
-use crate::boot::LateMemory;
+use crate::boot::{LateMemory, Refused};
 use crate::node::{NotReserved, Section, Stage, section_frames};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::zone::{OfflineError, OnlineError, Purpose};
+use crate::zone::OnlineError;
 
 /// When a range that was given back can be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,41 +74,23 @@ impl<P: Platform> PageAllocator<P> {
     pub fn release_reserved(
         &self,
         memory: LateMemory,
-    ) -> Result<Released, (ReleaseError, LateMemory)> {
+    ) -> Result<Released, Refused<ReleaseError, LateMemory>> {
         let range = memory.frames();
         if range.is_empty() {
-            return Err((ReleaseError::Empty, memory));
+            return Err(Refused(ReleaseError::Empty, memory));
         }
         let zone = match self.reserved_zone(range) {
             Ok(zone) => zone,
-            Err(error) => return Err((error, memory)),
+            Err(error) => return Err(Refused(error, memory)),
         };
-        let sections = range.start().0 / section_frames(P::PAGE_SHIFT)
-            ..range.end().0.div_ceil(section_frames(P::PAGE_SHIFT));
-        let is_online = || {
-            let mut starts = sections
-                .clone()
-                .map(|i| Pfn(i * section_frames(P::PAGE_SHIFT)));
-            starts.all(|start| {
-                let section = self.nodes.deferred_section(start);
-                section.is_none_or(|section| section.stage() == Stage::Online)
-            })
-        };
+        let is_online = || self.nodes.first_waiting(range).is_none();
         let memory = match self.deferral.queue(memory, is_online, &IrqOff::new()) {
             Ok(()) => return Ok(Released::AtFinish),
-            Err((Some(error), memory)) => return Err((error, memory)),
+            Err((Some(error), memory)) => return Err(Refused(error, memory)),
             Err((None, memory)) => memory,
         };
-        // Contents before the frames can be given. Of two who give back the same range one gets an error, and neither had
-        // the right to.
-        if let Some(pfn) = range
-            .iter()
-            .find(|&pfn| self.nodes.zone(zone).is_managed(pfn))
-        {
-            return Err((ReleaseError::Released(pfn), memory));
-        }
-        self.clear(|| range);
-        let online = self.nodes.zone(zone).online_reserved(range, &IrqOff::new());
+        let ready = || self.clear(|| range);
+        let online = self.nodes.zone(zone).online_reserved(range, ready);
         if let Err(error) = online {
             let error = match error {
                 OnlineError::Outside { .. } => ReleaseError::NotReserved(range.start()),
@@ -117,7 +98,7 @@ impl<P: Platform> PageAllocator<P> {
                 OnlineError::TooManyHoles => ReleaseError::TooManyHoles,
                 OnlineError::Busy => ReleaseError::Busy,
             };
-            return Err((error, memory));
+            return Err(Refused(error, memory));
         }
         if self.deferral.is_done() {
             self.recompute();
@@ -150,9 +131,8 @@ impl<P: Platform> PageAllocator<P> {
         let Some(zone) = self.nodes.zone_of(range.start()) else {
             return;
         };
-        self.clear(|| range);
-        // Its lines are in sections that are online by now, which only changes of this kind touch.
-        let online = self.nodes.zone(zone).online_reserved(range, &IrqOff::new());
+        let ready = || self.clear(|| range);
+        let online = self.nodes.zone(zone).online_reserved(range, ready);
         if online.is_err() {
             self.refused.fetch_add(range.frames(), Relaxed);
         }
@@ -162,12 +142,12 @@ impl<P: Platform> PageAllocator<P> {
     ///
     /// # Errors
     /// [`HotplugError`], and the memory.
-    pub fn hot_add(&self, memory: LateMemory) -> Result<(), (HotplugError, LateMemory)> {
+    pub fn hot_add(&self, memory: LateMemory) -> Result<(), Refused<HotplugError, LateMemory>> {
         let range = memory.frames();
         let claimed = self.claim_sections(range, Stage::Absent);
         let claimed = match claimed {
             Ok(claimed) => claimed,
-            Err(error) => return Err((error, memory)),
+            Err(error) => return Err(Refused(error, memory)),
         };
         for section in claimed.sections() {
             self.prepare(section.frames());
@@ -192,34 +172,13 @@ impl<P: Platform> PageAllocator<P> {
         migrate: impl FnMut(FrameRange) -> Moved,
     ) -> Result<LateMemory, HotplugError> {
         let claimed = self.claim_sections(range, Stage::Online)?;
-        let removed = self.take_offline(range, migrate);
+        let removed = self.offline(range, migrate);
         claimed.settle(match removed {
             Ok(()) => Stage::Absent,
             Err(_) => Stage::Online,
         });
         removed.map_err(HotplugError::Kept)?;
         Ok(LateMemory::of_instance(range))
-    }
-
-    /// Takes a range of one zone offline: its frames are neither managed nor present any more.
-    fn take_offline(
-        &self,
-        range: FrameRange,
-        migrate: impl FnMut(FrameRange) -> Moved,
-    ) -> Result<(), ContigError> {
-        let zone = self.nodes.zone_of_reserved(range);
-        let zone = zone.map_err(|_| ContigError::SeveralZones(range))?;
-        let collecting = Collecting::start(self, zone, range, Purpose::Offline)?;
-        collecting.empty(range, migrate)?;
-        collecting.offline().map_err(|error| match error {
-            OfflineError::InUse(pfn) => ContigError::InUse(pfn),
-            OfflineError::TooManyHoles => ContigError::Unusable(range.start()),
-            OfflineError::Busy => ContigError::Busy(range.start()),
-        })?;
-        if self.deferral.is_done() {
-            self.recompute();
-        }
-        Ok(())
     }
 
     /// Claims the hot-pluggable sections of a range, all of which must be at `from`.

@@ -3,11 +3,15 @@
 //! Owns: [`PageAllocator`]: the nodes with their zones, the pagesets, the codes of frames given as numbers.
 //! Invariants: a frame is in exactly one place: a shard of its zone, a pageset, or out with one owner.
 //! [`check`](PageAllocator::check) recounts it.
-//! Lock ranks: Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
+//! Lock ranks: Hotplug, alone; Pageset, then Shard. Used by: frame, memcg, mm, reclaim; a hypervisor may use nothing above it.
 
+mod attempt;
 mod bad;
+mod balance;
+mod balloon;
 mod bulk;
 mod check;
+mod cma;
 mod codes;
 mod compact;
 mod config;
@@ -15,28 +19,39 @@ mod contents;
 mod contig;
 mod cpus;
 mod deferred;
+mod error;
 mod fast;
 mod hotplug;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod offline;
 mod pages;
 mod place;
 mod raw;
+mod relief;
+mod reporting;
 mod request;
+mod slow;
+#[cfg(all(test, not(loom)))]
+mod slow_tests;
 
 use core::fmt;
 
 use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
-use crate::boot::{BootMap, Bump, Memory};
+use crate::boot::{BootMap, Bump, Memory, Refused};
 use crate::node::{Nodes, Prepare, Shape};
 use crate::pageset::tune::Limits;
 use crate::pageset::{Cache, Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
 use crate::rank::Rank;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::twin::left_out;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Lock, Ranked};
 use crate::zone::{Mobility, Zone};
 
+pub use balance::Boosts;
+pub use balloon::Balloon;
 pub use check::{CheckError, PagesetCounts, ZoneCounts};
+pub use cma::{Cma, CmaBlock, CmaError};
 use codes::Codes;
 pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
@@ -44,9 +59,14 @@ pub use contents::{Contents, Damage, POISON};
 pub use contig::{Contig, ContigError, Moved};
 use deferred::Deferral;
 pub use deferred::FinishError;
+pub use error::{AllocError, Cause, Contradiction, Shortage};
 pub use hotplug::{HotplugError, ReleaseError, Released};
+pub use offline::OnlineError;
 pub use pages::Pages;
-pub use request::{AllocError, Request};
+pub use relief::{Caller, Compaction, Need, Oom, Progress, Relief};
+pub use reporting::Reported;
+pub use request::{Reclaim, Request};
+pub use slow::{OOM_CALLS, RETRIES, ROUNDS};
 
 /// Hands out the frames of one machine, or of one guest.
 pub struct PageAllocator<P: Platform> {
@@ -66,6 +86,8 @@ pub struct PageAllocator<P: Platform> {
     leaked: AtomicU64,
     /// Frames of the map that no zone could record.
     refused: AtomicU64,
+    /// Whether an out-of-memory hook runs for a request.
+    oom: AtomicBool,
     /// Bytes of metadata, for reports.
     metadata: usize,
 }
@@ -86,7 +108,7 @@ impl<P: Platform> PageAllocator<P> {
     pub fn new<'b, const N: usize>(
         memory: Memory<'b, P, N>,
         config: &Config,
-    ) -> Result<Self, (InitError, Memory<'b, P, N>)> {
+    ) -> Result<Self, Refused<InitError, Memory<'b, P, N>>> {
         let (this, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
         this.populate(map);
         Ok(this)
@@ -159,6 +181,7 @@ impl<P: Platform> PageAllocator<P> {
             damage: AtomicU64::new(0),
             leaked: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            oom: AtomicBool::new(false),
             metadata: bump.used() - start,
         })
     }
@@ -181,19 +204,14 @@ impl<P: Platform> PageAllocator<P> {
         self.recompute();
     }
 
-    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all zones,
-    /// without a lock. Returns how many pagesets got new limits. Until deferred initialisation is finished, watermarks and reserves stay
-    /// zero: the sum that they are shares of is not known yet.
+    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all
+    /// zones, without a lock. Returns how many pagesets got new limits. Until deferred initialisation is finished, watermarks and
+    /// reserves stay zero: the sum that they are shares of is not known yet.
     pub(crate) fn recompute(&self) -> u32 {
         if self.deferral.is_done() {
             let off = IrqOff::new();
-            let turn = self.turn.lock(&off);
-            if left_out::<P>("limits: one recomputes at a time") {
-                drop(turn);
-                self.nodes.recompute(&self.config.tuning);
-            } else {
-                self.nodes.recompute(&self.config.tuning);
-            }
+            let _turn = self.turn.lock(&off);
+            self.nodes.recompute(&self.config.tuning);
         }
         (0..self.nodes.zones().len() as u8)
             .map(|index| self.refresh_pagesets(index))

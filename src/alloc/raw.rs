@@ -18,10 +18,14 @@ impl<P: Platform> PageAllocator<P> {
     pub fn try_from_raw(&self, pfn: Pfn, order: Order) -> Result<Pages<'_, P>, RawError> {
         let (zone, frame, mobility) = self.place(pfn).ok_or(RawError::NoSuchFrame)?;
         let codes = self.codes.get(usize::from(zone)).ok_or(RawError::NoCodes)?;
-        if self.nodes.is_reserved(pfn) {
-            return Err(RawError::Reserved);
-        }
-        codes.take(pfn, order)?;
+        codes.take(pfn, order).map_err(|error| {
+            // It has no code either, and is seldom asked for: looked at last.
+            if self.nodes.is_reserved(pfn) {
+                RawError::Reserved
+            } else {
+                error
+            }
+        })?;
         let sort = Sort::new(order, ListId::new(order, mobility));
         Ok(Pages {
             allocator: self,

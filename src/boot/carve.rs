@@ -1,21 +1,18 @@
 //! The crate's own memory, and every access through the direct map (UNSAFE 1).
 //!
 //! Owns: [`Storage`], bytes that belong to one instance for ever; [`Bump`], which carves typed slots from them;
-//! [`LateSlots`], those of them that are initialised when their memory comes online; [`Memory`] and [`LateMemory`], a boot map
-//! or a range with the promise that its free memory is nobody else's.
+//! [`LateSlots`], those of them that are initialised when their memory comes online, and runs of them.
 //! Invariants: a byte is carved at most once; every carved slot is initialised before it is reachable.
 //! Lock ranks: none. Used by: every layer's constructor.
 #![allow(unsafe_code)]
 
-use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr::NonNull;
 
-use super::error::{MemoryError, StorageError, StorageFull};
-use super::map::BootMap;
+use super::error::{StorageError, StorageFull};
 use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{CachePadded, PerCpu};
 
 /// Bytes owned by one instance until the program ends.
@@ -185,21 +182,34 @@ impl<'s> Bump<'s> {
         Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), count) })
     }
 
-    /// Room for `count` slots that are initialised later, all at once.
+    /// Room for slots that are initialised later, in parts of the sizes given, which follow each other. While measuring, parts
+    /// are empty.
     ///
     /// # Errors
     /// [`StorageFull`], with nothing taken.
-    pub(crate) fn late_slots<T: 'static>(
+    pub(crate) fn late_parts<T: 'static, I: Iterator<Item = u32>, S: Fn() -> I>(
         &mut self,
-        count: u32,
-    ) -> Result<LateSlots<T>, StorageFull> {
-        let first = self.reserve::<T>(count as usize)?;
-        Ok(LateSlots {
-            count: first.map_or(0, |_| count),
-            first: first.unwrap_or(NonNull::dangling()),
-            claimed: AtomicBool::new(false),
-            ready: AtomicU32::new(0),
-        })
+        sizes: S,
+    ) -> Result<impl Iterator<Item = LateSlots<T>> + use<T, I, S>, StorageFull> {
+        let total: usize = sizes().map(|size| size as usize).sum();
+        let mut next = self.reserve::<T>(total)?;
+        let mut left = total;
+        Ok(sizes().map(move |size| {
+            // Sizes that differ the second time are cut short.
+            let size = size.min(u32::try_from(left).unwrap_or(u32::MAX));
+            left -= size as usize;
+            let first = next;
+            if let Some(first) = first {
+                // SAFETY: `size` was left, so the next part begins within what was reserved, or at its end.
+                next = Some(unsafe { first.add(size as usize) });
+            }
+            LateSlots {
+                count: first.map_or(0, |_| size),
+                first: first.unwrap_or(NonNull::dangling()),
+                claimed: AtomicBool::new(false),
+                ready: AtomicU32::new(0),
+            }
+        }))
     }
 
     /// Takes room for `count` values of `T`; `None` while measuring.
@@ -266,10 +276,9 @@ unsafe impl<T: Send + Sync> Sync for LateSlots<T> {}
 unsafe impl<T: Send + Sync> Send for LateSlots<T> {}
 
 impl<T> LateSlots<T> {
-    /// The slot with this number; `None` if there is none, or it is not initialised.
-    #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&'static T> {
-        self.slots().get(index as usize)
+    /// Number of slots, initialised or not.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
     }
 
     /// All slots, or none.
@@ -296,6 +305,67 @@ impl<T> LateSlots<T> {
         }
         self.ready.store(self.count, Ordering::Release);
         true
+    }
+}
+
+impl<T> LateSlots<T> {
+    fn is_ready(&self) -> bool {
+        self.slots().len() == self.count as usize
+    }
+}
+
+/// The parts of one run of [`LateSlots`] that are initialised from its start on, as one slice: for look-ups that must be fast.
+#[derive(Debug)]
+pub(crate) struct LateRun<T: 'static> {
+    first: NonNull<T>,
+    /// How many slots there are; above those 32 bits, how many parts they are.
+    state: AtomicU64,
+}
+
+// SAFETY: as for `LateSlots`.
+unsafe impl<T: Send + Sync> Sync for LateRun<T> {}
+// SAFETY: as for `LateSlots`.
+unsafe impl<T: Send + Sync> Send for LateRun<T> {}
+
+impl<T> LateRun<T> {
+    /// A run without parts, which is to begin with this one.
+    pub(crate) fn before(part: Option<&LateSlots<T>>) -> Self {
+        Self {
+            first: part.map_or(NonNull::dangling(), |part| part.first),
+            state: AtomicU64::new(0),
+        }
+    }
+
+    /// What is initialised.
+    #[inline]
+    pub(crate) fn slots(&self) -> &'static [T] {
+        // Acquire pairs with the Release of `grow`.
+        let slots = self.state.load(Ordering::Acquire) as u32 as usize;
+        // SAFETY: `grow` found so many initialised slots from `first` on, in storage that is valid for ever.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), slots) }
+    }
+
+    /// Adds the parts that follow and are initialised; `part` gives them by number, all of them carved by one call.
+    pub(crate) fn grow(&self, part: impl Fn(u32) -> Option<&'static LateSlots<T>>) {
+        loop {
+            let state = self.state.load(Ordering::Acquire);
+            let (parts, slots) = ((state >> 32) as u32, state as u32);
+            let Some(next) = part(parts).filter(|next| next.is_ready()) else {
+                return;
+            };
+            let end = self.first.as_ptr().wrapping_add(slots as usize);
+            let grown = slots
+                .checked_add(next.count)
+                .filter(|_| next.first.as_ptr() == end);
+            let Some(grown) = grown else {
+                return;
+            };
+            // Another's growth is as good. Acquire of `is_ready` and Release here: who sees the slots sees what they hold.
+            let grown = u64::from(parts + 1) << 32 | u64::from(grown);
+            let _ = self
+                .state
+                .compare_exchange(state, grown, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -336,133 +406,25 @@ pub(crate) fn find_other<P: Platform>(frames: FrameRange, byte: u8) -> Option<(P
     None
 }
 
-/// Frames that come to an instance after it was built: reserved ones that are not needed any more, or a new section.
-/// It is the right to give them, so it exists once.
-#[must_use = "the frames stay out of use until they are given to an instance"]
-#[derive(PartialEq, Eq, Debug)]
-pub struct LateMemory(FrameRange);
-
-impl LateMemory {
-    /// Promises frames to an instance.
-    ///
-    /// # Safety
-    /// The frames are memory, and nothing else uses it, now or later, except through what the instance gives out.
-    pub unsafe fn claim(frames: FrameRange) -> Self {
-        Self(frames)
-    }
-
-    /// Frames that an instance had, and lets go.
-    pub(crate) fn of_instance(frames: FrameRange) -> Self {
-        Self(frames)
-    }
-
-    /// The frames.
-    #[must_use]
-    pub fn frames(&self) -> FrameRange {
-        self.0
-    }
-}
-
 /// The largest alignment of a slot.
 const MAX_ALIGN: usize = 4096;
 
-/// A boot map whose free memory is promised to one instance.
-#[derive(Debug)]
-pub struct Memory<'b, P: Platform, const N: usize = 128> {
-    map: &'b mut BootMap<N>,
-    storage: Option<Storage>,
-    platform: PhantomData<P>,
-}
-
-impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
-    /// Promises the map's usable, unreserved memory to an instance. Its metadata is carved from the top of it.
-    ///
-    /// # Safety
-    /// Nothing else uses that memory, now or later, except through what the instance gives out.
-    #[must_use]
-    pub unsafe fn claim(map: &'b mut BootMap<N>) -> Self {
-        const {
-            assert!(
-                matches!(P::PAGE_SHIFT, 12 | 14 | 16),
-                "pages have 4, 16 or 64 KiB"
-            )
-        };
-        Self {
-            map,
-            storage: None,
-            platform: PhantomData,
-        }
-    }
-
-    /// Puts the metadata in `storage` instead of the map's own memory.
-    #[must_use]
-    pub fn with_storage(self, storage: Storage) -> Self {
-        Self {
-            storage: Some(storage),
-            ..self
-        }
-    }
-
-    /// The map.
-    #[must_use]
-    pub fn map(&self) -> &BootMap<N> {
-        self.map
-    }
-
-    /// Runs `carve` once to measure and once to build, and gives the map back with what it then leaves free.
-    ///
-    /// # Errors
-    /// The error of `carve`, or a [`MemoryError`]; the memory comes back as it was.
-    pub(crate) fn build<T, E: From<MemoryError>>(
-        mut self,
-        mut carve: impl FnMut(&mut Bump<'_>, &BootMap<N>) -> Result<T, E>,
-    ) -> Result<(T, &'b mut BootMap<N>), (E, Self)> {
-        let mut build = || {
-            self.map.validate(P::PAGE_SHIFT).map_err(MemoryError::Map)?;
-            let mut measure = Bump::measuring();
-            carve(&mut measure, self.map)?;
-            if let Some(storage) = self.storage.as_mut() {
-                storage.check_apart::<P, N>(self.map)?;
-                return carve(&mut Bump::new(storage), self.map);
-            }
-            let page = 1 << P::PAGE_SHIFT;
-            let bytes = (measure.used() as u64).next_multiple_of(page);
-            let start = self.map.take(bytes, page).map_err(MemoryError::Map)?;
-            // SAFETY: `claim` promised the map's free memory, and it is marked as taken now.
-            let storage = unsafe { Storage::from_direct_map::<P>(start, bytes) };
-            let built = storage
-                .map_err(|error| MemoryError::Storage(error).into())
-                .and_then(|mut storage| carve(&mut Bump::new(&mut storage), self.map));
-            if built.is_err() {
-                // What was taken an instant ago is one whole piece of the reserved list, or the end of one.
-                self.map.free(start, bytes).map_err(MemoryError::Map)?;
-            }
-            built
-        };
-        match build() {
-            Ok(value) => Ok((value, self.map)),
-            Err(error) => Err((error, self)),
-        }
-    }
+/// Bytes that a [`Memory`](super::Memory) has just taken from the memory that was promised to it.
+pub(super) struct Taken {
+    pub(super) start: PhysAddr,
+    pub(super) bytes: u64,
 }
 
 impl Storage {
-    /// That the storage is not among the frames that the map would give out.
-    fn check_apart<P: Platform, const N: usize>(
-        &self,
-        map: &BootMap<N>,
-    ) -> Result<(), MemoryError> {
-        let Some(start) = self.physical else {
-            return Ok(());
-        };
-        // Cannot overflow: `from_direct_map` checked the end.
-        let last = PhysAddr(start.0 + (self.bytes as u64).saturating_sub(1));
-        let first = start.pfn(P::PAGE_SHIFT);
-        let range = FrameRange::new(first, Pfn(last.pfn(P::PAGE_SHIFT).0 + 1));
-        let overlaps = |(_, free): (_, FrameRange)| !free.intersect(range).is_empty();
-        if map.free_frames(P::PAGE_SHIFT).any(overlaps) {
-            return Err(MemoryError::StorageInUse { start });
-        }
-        Ok(())
+    /// Storage in promised memory.
+    pub(super) fn of_promised<P: Platform>(taken: Taken) -> Result<Self, StorageError> {
+        // SAFETY: `Memory::claim` promised the map's free memory, and these bytes of it are marked as taken: only
+        // `Memory::build` makes a `Taken`, and uses it once.
+        unsafe { Self::from_direct_map::<P>(taken.start, taken.bytes) }
+    }
+
+    /// Where the bytes lie in physical memory, if that is known.
+    pub(super) fn physical(&self) -> Option<PhysAddr> {
+        self.physical
     }
 }

@@ -40,29 +40,28 @@ impl Default for FrameList {
 
 impl FrameList {
     /// Entries.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The newest entry's end.
+    /// Links `frame`, whose record is given, at the newest entry's end.
     #[inline]
-    pub(crate) fn push_front(&mut self, frames: &FrameTable, frame: FrameNo) {
-        let record = frames.record(frame);
+    pub(crate) fn push_front(&mut self, frames: &FrameTable, frame: FrameNo, record: &Record) {
         store(&record.prev, FrameNo::NONE);
         store(&record.next, self.head);
-        if self.head != FrameNo::NONE {
-            store(&frames.record(self.head).prev, frame);
-        }
         if self.head == FrameNo::NONE {
             self.tail = frame;
+        } else {
+            store(&frames.record(self.head).prev, frame);
         }
         self.head = frame;
         self.len += 1;
     }
 
-    /// The oldest entry's end.
-    pub(crate) fn push_back(&mut self, frames: &FrameTable, frame: FrameNo) {
-        let record = frames.record(frame);
+    /// Links `frame`, whose record is given, at the oldest entry's end.
+    #[inline]
+    pub(crate) fn push_back(&mut self, frames: &FrameTable, frame: FrameNo, record: &Record) {
         store(&record.prev, self.tail);
         store(&record.next, FrameNo::NONE);
         if self.tail == FrameNo::NONE {
@@ -90,15 +89,20 @@ impl FrameList {
     }
 
     /// The oldest entry, still linked.
+    #[inline]
     pub(crate) fn back(&self) -> Option<FrameNo> {
         (self.tail != FrameNo::NONE).then_some(self.tail)
     }
 
-    /// Unlinks `frame`, which the caller knows to be on this list.
+    /// Unlinks `frame`, whose record is given, and which the caller knows to be on this list.
     #[inline]
-    pub(crate) fn remove(&mut self, frames: &FrameTable, frame: FrameNo) -> Unlinked {
+    pub(crate) fn remove(
+        &mut self,
+        frames: &FrameTable,
+        frame: FrameNo,
+        record: &Record,
+    ) -> Unlinked {
         // Each neighbour's record is looked up once: lookups are most of what this costs.
-        let record = frames.record(frame);
         let (prev, next) = (load(&record.prev), load(&record.next));
         let before = (prev != FrameNo::NONE).then(|| &frames.record(prev).next);
         let after = (next != FrameNo::NONE).then(|| &frames.record(next).prev);
@@ -168,10 +172,12 @@ fn link(frames: &FrameTable, prev: FrameNo, next: FrameNo) {
 }
 
 // Relaxed: the lock of the list orders all accesses.
+#[inline]
 fn load(link: &AtomicU32) -> FrameNo {
     FrameNo(link.load(Relaxed))
 }
 
+#[inline]
 fn store(link: &AtomicU32, frame: FrameNo) {
     link.store(frame.0, Relaxed);
 }

@@ -49,6 +49,8 @@ bitflags! {
         const UNEVICTABLE = 1 << 4;
         /// Was active before it was deactivated.
         const WORKINGSET = 1 << 5;
+        /// Wanted once: its uses do not count.
+        const DROP_BEHIND = 1 << 6;
         /// Given to the LRU: in an add batch, linked, or isolated. Set once in a folio's life.
         const MEMBER = 1 << 7;
         /// Anonymous, but its contents may be thrown away: listed with the files.
@@ -61,8 +63,14 @@ bitflags! {
         const ROTATE = 1 << 9;
         /// The kernel said that it must not be reclaimed.
         const PINNED = 1 << 12;
+        /// Isolated as an anonymous frame: its node counts it.
+        const ISOLATED_ANON = 1 << 13;
+        /// Isolated as a file's, or as one that may be thrown away: its node counts it.
+        const ISOLATED_FILE = 1 << 14;
         /// The states that groups count, a bit each, in the order of memcg's list of them; changed by mm's account only.
         const STATES = 0x7f << STATE_SHIFT;
+        /// Mapped, as the kernel says.
+        const MAPPED = 1 << STATE_SHIFT;
         /// Changed since it was last written out.
         const DIRTY = 1 << (STATE_SHIFT + 1);
         /// Its contents are on their way to what backs them.
@@ -78,7 +86,8 @@ const _: () = {
         "the zone is above"
     );
     assert!(
-        Flags::PINNED.bits() < 1 << STATE_SHIFT && Flags::ROTATE.bits() < 1 << STATE_SHIFT,
+        Flags::PINNED.union(Flags::ISOLATED).bits() < 1 << STATE_SHIFT
+            && Flags::ROTATE.bits() < 1 << STATE_SHIFT,
         "other flags are below"
     );
 };
@@ -88,6 +97,12 @@ impl Flags {
     pub(crate) const fn of_state(index: usize) -> Self {
         Self::from_bits_truncate(1 << (STATE_SHIFT + index)).intersection(Self::STATES)
     }
+
+    /// In an isolator's hands. Set in the step that wins `LRU`, cleared in the one that gives it back.
+    pub(crate) const ISOLATED: Self = Self::ISOLATED_ANON.union(Self::ISOLATED_FILE);
+
+    /// Listed with the files.
+    pub(crate) const WITH_FILES: Self = Self::FILE.union(Self::LAZYFREE);
 
     /// Not to be reclaimed, whatever list it is on now.
     pub(crate) const LOCKED: Self = Self::MLOCKED.union(Self::PINNED);
@@ -182,6 +197,7 @@ impl Record {
     }
 
     /// Makes a free frame the head of a folio with one reference. Only its owner may call this.
+    #[inline]
     pub(crate) fn birth(&self, order: Order, zone: ZoneKind) {
         self.word.store(0, Ordering::Relaxed);
         let state = u64::from(order.get()) << ORDER_SHIFT | (zone as u64) << ZONE_SHIFT | 1;
@@ -191,11 +207,22 @@ impl Record {
 
     /// Makes a frame the head of a folio like `other`, whose references are frozen, but of `order`, with `references`.
     pub(crate) fn birth_like(&self, other: &Self, order: Order, references: u32) {
+        self.birth_as(other, order, references, other.state().zone() as u64);
+    }
+
+    /// [`birth_like`](Self::birth_like) `other`, whose folio goes on in these frames of another zone.
+    pub(crate) fn birth_moved(&self, other: &Self, order: Order, references: u32, zone: ZoneKind) {
+        self.birth_as(other, order, references, zone as u64);
+    }
+
+    fn birth_as(&self, other: &Self, order: Order, references: u32, zone: u64) {
+        const ZONE: u64 = (ZoneKind::COUNT as u64 - 1) << ZONE_SHIFT;
         let like = other.state.load(Ordering::Relaxed);
         self.word.store(other.word(), Ordering::Relaxed);
         self.set_owner(other.owner());
-        let state = like & !COUNT & !(u64::MAX << ORDER_SHIFT)
+        let state = like & !COUNT & !(u64::MAX << ORDER_SHIFT) & !ZONE
             | u64::from(order.get()) << ORDER_SHIFT
+            | zone << ZONE_SHIFT
             | u64::from(references);
         // Release: as in `birth`.
         self.state.store(state, Ordering::Release);
@@ -302,6 +329,7 @@ impl Record {
     }
 
     /// Turns exactly `expected` references, all the caller's, into none; nobody can take one after.
+    #[inline]
     pub(crate) fn freeze(&self, expected: u32) -> bool {
         let step = |state: u64| (State(state).count() == expected).then_some(state & !COUNT);
         self.state
@@ -362,8 +390,24 @@ impl Record {
         self.clear(Flags::LRU).contains(Flags::LRU)
     }
 
-    /// Takes a reference and clears `LRU`, in one step, unless the frame is free, dying, or not on a list. The winner alone may
-    /// unlink the frame. A reference comes with it since a last put that saw `LRU` clear would skip the unlinking.
+    /// Gives back what `win` or `win_with_reference` took, if the frame was not unlinked since. The last reference stays: the
+    /// frame is leaked rather than freed by someone who could not lock its list.
+    #[cold]
+    pub(crate) fn lose(&self) {
+        let step = |state: u64| {
+            let now = State(state);
+            let state = (state | word_of(Flags::LRU)) & !word_of(Flags::ISOLATED);
+            let keeps = now.count() == 1 || now.is_pinned();
+            Some(if keeps { state } else { state - 1 })
+        };
+        // AcqRel: as `settle`.
+        let _always = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, step);
+    }
+
+    /// Takes a reference and clears `LRU`, in one step, unless the frame is free, dying, or not on a list; marks it as isolated;
+    /// returns the state before. The winner alone may unlink the frame. A reference comes with it since a last put that saw `LRU` clear would skip the unlinking.
     #[inline]
     pub(crate) fn win_with_reference(&self) -> Option<State> {
         let step = |state: u64| {
@@ -371,7 +415,12 @@ impl Record {
             if now.count() == 0 || !now.flags().contains(Flags::LRU) {
                 return None;
             }
-            let state = state & !word_of(Flags::LRU);
+            let isolated = if now.flags().intersects(Flags::WITH_FILES) {
+                Flags::ISOLATED_FILE
+            } else {
+                Flags::ISOLATED_ANON
+            };
+            let state = state & !word_of(Flags::LRU) | word_of(isolated);
             Some(if now.is_pinned() { state } else { state + 1 })
         };
         // Acquire pairs with the Release of `settle` and `set`: the links as they were left.
@@ -382,21 +431,25 @@ impl Record {
     }
 
     /// Locking mappings that are counted.
+    #[inline]
     pub(crate) fn mlocks(&self) -> u32 {
         self.mlocks.load(Ordering::Relaxed)
     }
 
     /// Sets how many locking mappings are counted. Under the lock of the frame's lruvec.
+    #[inline]
     pub(crate) fn set_mlocks(&self, count: u32) {
         self.mlocks.store(count, Ordering::Relaxed);
     }
 
     /// The owner slot, if charged. Acquire pairs with the Release of `set_owner`.
+    #[inline]
     pub(crate) fn owner(&self) -> Option<u32> {
         self.owner.load(Ordering::Acquire).checked_sub(1)
     }
 
     /// Names the owner slot, or none.
+    #[inline]
     pub(crate) fn set_owner(&self, owner: Option<u32>) {
         self.owner
             .store(owner.map_or(0, |slot| slot + 1), Ordering::Release);

@@ -11,7 +11,7 @@ use core::fmt;
 
 use super::record::Record;
 use crate::addr::{FrameRange, Pfn};
-use crate::boot::{Bump, LateSlots, StorageFull};
+use crate::boot::{Bump, LateRun, LateSlots, StorageFull};
 use crate::node::{Prepare, section_frames};
 
 /// A frame's number, counted from the table's first section.
@@ -31,7 +31,7 @@ struct Section {
     records: LateSlots<Record>,
 }
 
-/// Where records are.
+/// Sections by number.
 #[derive(Clone, Copy, Debug)]
 struct Directory {
     /// First frame of the first section.
@@ -45,10 +45,19 @@ struct Directory {
 #[derive(Debug)]
 pub(crate) struct FrameTable {
     directory: Directory,
-    /// The same, for those who ready sections.
+    /// The bits of a number that count within a section.
+    inside: u32,
+    /// The directory again, for those who bring sections online.
     prepare: Option<&'static dyn Prepare>,
     /// Number of records, initialised or not.
     len: usize,
+    /// Number of the first frame of the longest run of records without a gap, where nearly every look-up ends: a dozen of
+    /// them are a good part of what a frame's way over the lists costs.
+    run_first: u32,
+    /// The run, as far as it is initialised.
+    run: LateRun<Record>,
+    /// Its sections.
+    run_sections: (u32, u32),
     /// Stands in for every frame without a record.
     spare: Record,
 }
@@ -87,20 +96,24 @@ impl FrameTable {
         if spanned >= u64::from(u32::MAX) {
             return Err(FrameTableFault::TooWide { spanned });
         }
-        let mut len = 0;
-        let sections = bump.slots_with(count as usize, |bump, i| {
-            let start = Pfn((first + i as u64) << shift);
-            let window = FrameRange::new(start, Pfn(start.0 + (1 << shift)));
-            let (first, records) = extent(window, ranges());
-            len += records as usize;
+        let window = |i: u64| {
+            let start = (first + i) << shift;
+            FrameRange::new(Pfn(start), Pfn(start + (1 << shift)))
+        };
+        let spans = || (0..count).map(|i| span_of(window(i), ranges()));
+        let len = spans().map(|(_, len)| len as usize).sum();
+        let mut parts = bump.late_parts(|| spans().map(|(_, len)| len))?;
+        let mut firsts = spans().map(|(first, _)| first);
+        let sections = bump.slots(count as usize, |i| {
+            let counted = "as many as there are sections";
             let section = Section {
-                first,
-                records: bump.late_slots(records)?,
+                first: firsts.next().expect(counted),
+                records: parts.next().expect(counted),
             };
-            if !comes_late(window) {
+            if !comes_late(window(i as u64)) {
                 section.records.init(|_| Record::new());
             }
-            Ok::<_, StorageFull>(section)
+            section
         })?;
         let directory = Directory {
             base: first << shift,
@@ -108,15 +121,23 @@ impl FrameTable {
             sections,
         };
         let prepare = bump.slots(1, |_| directory)?.first();
-        Ok(Self {
+        let run_sections = longest_run(sections, shift);
+        let head = sections.get(run_sections.0 as usize);
+        let this = Self {
             directory,
+            inside: (1 << shift) - 1,
             prepare: prepare.map(|prepare| prepare as &dyn Prepare),
             len,
+            run_first: head.map_or(0, |head| (run_sections.0 << shift) + head.first),
+            run: LateRun::before(head.map(|head| &head.records)),
+            run_sections,
             spare: Record::new(),
-        })
+        };
+        this.grow_run();
+        Ok(this)
     }
 
-    /// What readies sections that come late.
+    /// What initialises the records of sections that come late.
     pub(crate) fn prepare(&self) -> Option<&'static dyn Prepare> {
         self.prepare
     }
@@ -149,7 +170,10 @@ impl FrameTable {
     /// The frame's record; the spare one for a number that has none.
     #[inline]
     pub(crate) fn record(&self, number: FrameNo) -> &Record {
-        self.find(number).unwrap_or(&self.spare)
+        match self.in_run(number) {
+            Some(record) => record,
+            None => self.elsewhere(number).unwrap_or(&self.spare),
+        }
     }
 
     /// Every frame that has a record.
@@ -168,9 +192,8 @@ impl FrameTable {
             let start = ((i as u32) << shift) + section.first;
             let records = section.records.slots();
             let skipped = from.0.saturating_sub(start).min(records.len() as u32);
-            (start + skipped..)
-                .map(FrameNo)
-                .zip(records.iter().skip(skipped as usize))
+            let records = records.iter().skip(skipped as usize);
+            (start + skipped..).map(FrameNo).zip(records)
         })
     }
 
@@ -181,12 +204,36 @@ impl FrameTable {
 
     #[inline]
     fn find(&self, number: FrameNo) -> Option<&Record> {
-        let Directory {
-            shift, sections, ..
-        } = self.directory;
-        let section = sections.get((number.0 >> shift) as usize)?;
-        let index = (number.0 & ((1 << shift) - 1)).wrapping_sub(section.first);
-        section.records.get(index)
+        self.in_run(number).or_else(|| self.elsewhere(number))
+    }
+
+    #[inline]
+    fn in_run(&self, number: FrameNo) -> Option<&Record> {
+        let index = number.0.wrapping_sub(self.run_first);
+        self.run.slots().get(index as usize)
+    }
+
+    #[cold]
+    fn elsewhere(&self, number: FrameNo) -> Option<&Record> {
+        let at = number.0 >> self.directory.shift;
+        let section = self.directory.sections.get(at as usize)?;
+        let index = (number.0 & self.inside).wrapping_sub(section.first);
+        let record = section.records.slots().get(index as usize)?;
+        if (self.run_sections.0..self.run_sections.1).contains(&at) {
+            // It came online since: the next look-up is to be fast.
+            self.grow_run();
+        }
+        Some(record)
+    }
+
+    fn grow_run(&self) {
+        let (from, end) = self.run_sections;
+        let sections = self.directory.sections;
+        self.run.grow(|i| {
+            let at = from + i;
+            let section = (at < end).then(|| sections.get(at as usize))??;
+            Some(&section.records)
+        });
     }
 }
 
@@ -194,16 +241,39 @@ impl Prepare for Directory {
     fn prepare(&self, section: FrameRange) {
         let number = section.start().0.saturating_sub(self.base) >> self.shift;
         if let Some(section) = self.sections.get(number as usize) {
-            // One section is readied by one CPU at a time: the one that claimed it. Again if it was taken offline: then it
-            // finds its records as they were.
+            // One section is brought online by one CPU at a time: the one that claimed it. If it was online before, the records
+            // are as they were left, those of free frames.
             let ready = section.records.init(|_| Record::new());
             debug_assert!(ready, "a section that two bring online");
         }
     }
 }
 
-/// The records that the section of `window` needs: the first one's number in it, and how many.
-fn extent(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, u32) {
+/// The sections, half open, that hold the longest run of records without a gap between two of them.
+fn longest_run(sections: &[Section], shift: u32) -> (u32, u32) {
+    let (mut longest, mut most) = ((0, 0), 0);
+    // Where the run began, where its next record would follow, in numbers of frames, and how many it has.
+    let (mut from, mut next, mut len) = (0, 0, 0);
+    for (i, section) in (0u32..).zip(sections) {
+        let first = (i << shift) + section.first;
+        let count = section.records.count();
+        if count == 0 {
+            continue;
+        }
+        if first != next {
+            (from, len) = (i, 0);
+        }
+        len += count;
+        next = first + count;
+        if len > most {
+            (longest, most) = ((from, i + 1), len);
+        }
+    }
+    longest
+}
+
+/// The first frame, within the section of `window`, that needs a record, and how many do from there.
+fn span_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, u32) {
     let mut inside = ranges
         .map(|range| range.intersect(window))
         .filter(|range| !range.is_empty());
@@ -270,6 +340,72 @@ mod tests {
         for (number, record) in table.iter() {
             assert!(core::ptr::eq(table.record(number), record));
             assert_eq!(table.number(table.pfn(number)), Some(number));
+        }
+    }
+
+    #[test]
+    fn the_longest_run_is_found_and_frames_beside_it_keep_their_own_records() {
+        // Half a section; a section and a half that follow each other; a whole one.
+        let section = section_frames(12);
+        for (ranges, first, len) in [
+            (
+                &[(1, section / 2), (section, 5 * section / 2)][..],
+                section,
+                3 * section / 2,
+            ),
+            (
+                &[(1, section), (section, 3 * section - 7)],
+                1,
+                3 * section - 8,
+            ),
+            (
+                &[(5, 9), (section, section + 2), (7 * section, 8 * section)],
+                7 * section,
+                section,
+            ),
+            (&[(5, 9)], 5, 4),
+        ] {
+            let table = table(ranges);
+            let (run, start) = (table.run.slots(), table.run_first);
+            assert_eq!((u64::from(start), run.len() as u64), (first, len));
+            let record = table.record(FrameNo(start));
+            assert!(core::ptr::eq(record, &raw const run[0]));
+            for (number, record) in table.iter() {
+                assert!(core::ptr::eq(table.record(number), record));
+                assert!(table.number(table.pfn(number)) == Some(number));
+            }
+        }
+    }
+
+    #[test]
+    fn a_section_that_comes_late_has_no_records_before_it_is_prepared() {
+        let section = section_frames(12);
+        let all = || [FrameRange::new(Pfn(0), Pfn(4 * section))].into_iter();
+        let late = |window: FrameRange| window.start() >= Pfn(section);
+        let mut measure = Bump::measuring();
+        FrameTable::build(&mut measure, 12, all, late).unwrap();
+        let mut storage = storage(measure.used());
+        let table = FrameTable::build(&mut Bump::new(&mut storage), 12, all, late).unwrap();
+        let prepare = table.prepare().unwrap();
+        let window = |i: u64| FrameRange::new(Pfn(i * section), Pfn((i + 1) * section));
+        assert_eq!(table.len() as u64, 4 * section);
+        let mut there = 1;
+        // The last but one first: what lies behind a gap is found, and joins the run with the section before it.
+        for (i, run) in [(2, 1), (1, 3), (3, 4)] {
+            assert_eq!(table.number(window(i).start()), None);
+            let number = FrameNo(window(i).start().0 as u32);
+            assert!(core::ptr::eq(table.record(number), &table.spare));
+            assert_eq!(table.iter().count() as u64, there * section);
+            prepare.prepare(window(i));
+            prepare.prepare(window(i));
+            there += 1;
+            assert!(!core::ptr::eq(table.record(number), &table.spare));
+            assert_eq!(table.number(window(i).start()), Some(number));
+            assert_eq!(table.iter().count() as u64, there * section);
+            assert_eq!(table.run.slots().len() as u64, run * section);
+        }
+        for (number, record) in table.iter() {
+            assert!(core::ptr::eq(table.record(number), record));
         }
     }
 

@@ -11,6 +11,7 @@ use super::item::{Claimed, ListItem};
 use super::walk::{Walk, WalkEnd, Walked};
 use super::{List, View};
 use crate::addr::NodeId;
+use crate::boot::Refused;
 use crate::memcg::{MemcgId, ROOT};
 use crate::platform::{IrqOff, Platform};
 use crate::shrinker::ShrinkerId;
@@ -102,15 +103,15 @@ impl<'m, T: ListItem, P: Platform> ListLru<'m, T, P> {
         memcg: MemcgId,
         node: NodeId,
         item: T::Pointer,
-    ) -> Result<MemcgId, (AddError, T::Pointer)> {
-        let claimed = Claimed::<T>::new(item).map_err(|item| (AddError::Listed, item))?;
+    ) -> Result<MemcgId, Refused<AddError, T::Pointer>> {
+        let claimed = Claimed::<T>::new(item).map_err(|item| Refused(AddError::Listed, item))?;
         let off = IrqOff::new();
         if self.view.lists.enter(&off).is_err() {
-            return Err((AddError::InsideWalk, claimed.give_back()));
+            return Err(Refused(AddError::InsideWalk, claimed.give_back()));
         }
         let at = u32::from(node.0);
         let Some(total) = self.list.total(at) else {
-            return Err((AddError::NoSuchNode(node), claimed.give_back()));
+            return Err(Refused(AddError::NoSuchNode(node), claimed.give_back()));
         };
         let memcg = self.group(memcg);
         let place = self.view.lock_for(self.list, memcg, at, &off);
@@ -119,7 +120,7 @@ impl<'m, T: ListItem, P: Platform> ListLru<'m, T, P> {
             .as_ref()
             .and_then(|place| self.view.owner_of(place.lruvec));
         let (Some(mut place), Some(owner)) = (place, owner) else {
-            return Err((AddError::NoSuchGroup(memcg), claimed.give_back()));
+            return Err(Refused(AddError::NoSuchGroup(memcg), claimed.give_back()));
         };
         // In use while its sub-list is live: the group gives it up later.
         self.view.memcgs.owners().charge(owner, 1);

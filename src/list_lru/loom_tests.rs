@@ -10,15 +10,15 @@
 extern crate std;
 
 use std::boxed::Box;
-use std::vec::Vec;
 
 use super::{
     AddError, DeleteError, Link, ListItem, ListLru, ListLrus, Locked, Scope, Verdict, View, WalkEnd,
 };
 use crate::addr::NodeId;
-use crate::boot::{Bump, Storage};
+use crate::boot::Refused;
 use crate::loom_host::{LoomLock, model_platform, run_as};
-use crate::memcg::{MemcgId, MemcgLimits, Memcgs};
+use crate::loom_machine::{carved, memcgs};
+use crate::memcg::{MemcgId, Memcgs};
 use crate::platform::{IrqOff, Platform};
 use crate::shrinker::{Count, Scan, Shrinker, ShrinkerConfig, Shrinkers, Target};
 
@@ -98,17 +98,12 @@ enum Order {
 }
 
 impl<P: Platform> Machine<P> {
-    fn carve(bump: &mut Bump<'_>) -> Self {
-        let limits = MemcgLimits {
-            groups: 2,
-            depth: 1,
-            owners: 2,
-        };
-        Self {
-            memcgs: Memcgs::build(bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits")),
+    fn new() -> &'static Self {
+        Box::leak(Box::new(carved(|bump| Self {
+            memcgs: memcgs(bump, 2),
             shrinkers: Shrinkers::build(bump, 1, 2).unwrap(),
             lists: ListLrus::build(bump, 1, 2, 1, 2).unwrap(),
-        }
+        })))
     }
 
     fn view(&self) -> View<'_, P> {
@@ -143,12 +138,7 @@ impl<P: Platform> Machine<P> {
 
 impl<P: Platform> Scene<P> {
     fn new() -> &'static Self {
-        let mut measure = Bump::measuring();
-        Machine::<P>::carve(&mut measure);
-        let mut memory = Vec::new();
-        memory.resize_with(measure.used(), core::mem::MaybeUninit::uninit);
-        let mut storage = Storage::from_static(memory.leak());
-        let machine: &_ = Box::leak(Box::new(Machine::carve(&mut Bump::new(&mut storage))));
+        let machine = Machine::<P>::new();
         let off = IrqOff::new();
         let child = machine
             .memcgs
@@ -249,7 +239,7 @@ fn add_races<P: Platform>() {
                 assert!(group == scene.child || group == MemcgId::ROOT);
                 1
             }
-            Err((error, _)) => {
+            Err(Refused(error, _)) => {
                 assert_eq!(error, AddError::NoSuchGroup(scene.child));
                 0
             }

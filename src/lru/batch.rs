@@ -58,6 +58,17 @@ pub(crate) enum Move {
 impl Move {
     const QUEUES: usize = 6;
 
+    /// One for each queue, in the order in which they are drained; an mlock move stands for all of them.
+    pub(crate) const EACH: [Self; Self::QUEUES + 1] = [
+        Self::Add,
+        Self::Rotate,
+        Self::DeactivateFile,
+        Self::Deactivate,
+        Self::LazyFree,
+        Self::Activate,
+        Self::Mlock(Mlock::Lock),
+    ];
+
     /// Index of the queue of plain frames; `Mlock` has its own.
     fn queue(self) -> Option<usize> {
         Some(match self {
@@ -70,26 +81,6 @@ impl Move {
             Self::Mlock(_) => return None,
         })
     }
-}
-
-/// A queue to drain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Queue {
-    Moves(Move),
-    Mlocks,
-}
-
-impl Queue {
-    /// In the order in which they are drained.
-    pub(crate) const ALL: [Self; Move::QUEUES + 1] = [
-        Self::Moves(Move::Add),
-        Self::Moves(Move::Rotate),
-        Self::Moves(Move::DeactivateFile),
-        Self::Moves(Move::Deactivate),
-        Self::Moves(Move::LazyFree),
-        Self::Moves(Move::Activate),
-        Self::Mlocks,
-    ];
 }
 
 /// Frames waiting for one kind of move.
@@ -176,24 +167,32 @@ impl<P: Platform> View<'_, P> {
     ) -> Dead {
         let limit = usize::from(limit);
         // A full queue was drained by whoever filled it, so there is room for one.
-        if let Some(queue) = kind.queue() {
-            let queue = &mut batches.queues[queue];
-            queue.push(frame);
-            if queue.len() < limit && order == Order::ZERO {
-                return Dead::new();
+        let waiting = match (kind.queue(), kind) {
+            (Some(queue), _) => {
+                let queue = &mut batches.queues[queue];
+                queue.push(frame);
+                queue.len()
             }
-            let full = core::mem::take(queue);
-            return self.apply(full, kind, off);
-        }
-        let Move::Mlock(mlock) = kind else {
-            return Dead::new();
+            (None, Move::Mlock(mlock)) => {
+                batches.mlocks.push((frame, mlock));
+                batches.mlocks.len()
+            }
+            (None, _) => 0,
         };
-        batches.mlocks.push((frame, mlock));
-        if batches.mlocks.len() < limit && order == Order::ZERO {
+        if waiting < limit && order == Order::ZERO {
             return Dead::new();
         }
-        let full = core::mem::take(&mut batches.mlocks);
-        self.apply_mlocks(full, off)
+        self.drain_queue(batches, kind, off)
+    }
+
+    /// Drains the queue of one kind of move.
+    #[cold]
+    #[inline(never)]
+    fn drain_queue(self, batches: &mut Batches, kind: Move, off: &IrqOff<P>) -> Dead {
+        match kind.queue() {
+            Some(queue) => self.apply(&core::mem::take(&mut batches.queues[queue]), kind, off),
+            None => self.apply_mlocks(core::mem::take(&mut batches.mlocks), off),
+        }
     }
 
     #[cold]
@@ -207,31 +206,28 @@ impl<P: Platform> View<'_, P> {
             kind => {
                 let mut single = Waiting::new();
                 single.push(frame);
-                self.apply(single, kind, off)
+                self.apply(&single, kind, off)
             }
         }
     }
 
-    /// Drains one queue of one CPU, whether it runs or not.
+    /// Whether nothing waits in a CPU's batches, and what waited before is linked.
+    pub(super) fn is_drained(self, cpu: CpuId, off: &IrqOff<P>) -> bool {
+        let Some(batches) = self.lru.batches.of(cpu) else {
+            return true;
+        };
+        // The lock is what says that nobody is in the middle of a drain.
+        let held = batches.lock(off);
+        held.mlocks.is_empty() && held.queues.iter().all(ArrayVec::is_empty)
+    }
+
+    /// Drains the queue of one kind of move of one CPU, whether it runs or not.
     #[must_use]
-    pub(crate) fn drain(self, cpu: CpuId, queue: Queue, off: &IrqOff<P>) -> Dead {
+    pub(crate) fn drain(self, cpu: CpuId, kind: Move, off: &IrqOff<P>) -> Dead {
         let Some(batches) = self.lru.batches.of(cpu) else {
             return Dead::new();
         };
-        let mut batches = batches.lock(off);
-        match queue {
-            Queue::Moves(kind) => {
-                let Some(queue) = kind.queue() else {
-                    return Dead::new();
-                };
-                let waiting = core::mem::take(&mut batches.queues[queue]);
-                self.apply(waiting, kind, off)
-            }
-            Queue::Mlocks => {
-                let waiting = core::mem::take(&mut batches.mlocks);
-                self.apply_mlocks(waiting, off)
-            }
-        }
+        self.drain_queue(&mut batches.lock(off), kind, off)
     }
 
     /// Turns one CPU's batches off, or on again. Off, they keep what waits already: drain them.

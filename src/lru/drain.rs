@@ -8,7 +8,7 @@
 //! Used by: mm.
 
 use super::View;
-use super::batch::{Queue, Switch};
+use super::batch::{Move, Switch};
 use crate::addr::CpuId;
 use crate::frame::FrameNo;
 use crate::platform::{IrqOff, Platform};
@@ -96,9 +96,12 @@ impl<P: Platform> View<'_, P> {
 
     /// Completes every move that one CPU queued before the call, whether it runs or not.
     pub(crate) fn drain_cpu(self, cpu: CpuId, free: &mut impl FnMut(&[FrameNo], &IrqOff<P>)) {
-        for queue in Queue::ALL {
+        if self.is_drained(cpu, &IrqOff::new()) {
+            return;
+        }
+        for kind in Move::EACH {
             let off = IrqOff::new();
-            let dead = self.drain(cpu, queue, &off);
+            let dead = self.drain(cpu, kind, &off);
             free(&dead, &off);
         }
     }

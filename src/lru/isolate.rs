@@ -7,12 +7,16 @@
 //! reference, so that another last put sees that it must unlink.
 //! Lock ranks: takes `LruVec`, one at a time, at most [`SCAN`] frames a hold. Used by: mm (handles), reclaim.
 
+use core::ops::AddAssign;
+
 use arrayvec::ArrayVec;
 
+use super::in_hand::{Hands, Tally};
+use super::lock::Locked;
 use super::lruvec::End;
 use super::{ListKind, View};
 use crate::addr::ZoneKind;
-use crate::frame::{Flags, FrameList, FrameNo, Put, Settled, Unlinked};
+use crate::frame::{Flags, FrameList, FrameNo, Put, Record, Settled, State, Unlinked};
 use crate::memcg::LruVecIndex;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::twin::left_out;
@@ -49,11 +53,24 @@ impl<P: Platform> View<'_, P> {
         } else if record.win_with_reference().is_none() {
             return false;
         }
-        if let Some(mut held) = self.lock(frame, off) {
-            let state = record.state();
-            self.take_out(&mut held, frame, state, state.flags());
+        let mut held = None;
+        if let Some(held) = self.hold_won(&mut held, frame, record, off) {
+            self.unlink_won(held, (frame, record), &mut self.tally(Hands::Taken));
         }
         true
+    }
+
+    /// Unlinks a frame whose `LRU` the caller won, and counts it as isolated. Returns its state, which stands still under the lock.
+    fn unlink_won(
+        self,
+        held: &mut Locked<'_, P>,
+        (frame, record): (FrameNo, &Record),
+        tally: &mut Tally<'_, P>,
+    ) -> State {
+        let state = record.state();
+        self.take_out(held, (frame, record), state, state.flags());
+        tally.add(held.index, state.flags(), state.frames());
+        state
     }
 
     /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a list, whose zones are `highest` or below it.
@@ -66,6 +83,7 @@ impl<P: Platform> View<'_, P> {
         off: &IrqOff<P>,
     ) -> Tail {
         let mut tail = Tail::default();
+        let mut taken = self.tally(Hands::Taken);
         let Some(mut held) = self.lock_index(lruvec, off) else {
             return tail;
         };
@@ -78,24 +96,31 @@ impl<P: Platform> View<'_, P> {
             let state = record.state();
             if state.zone() > highest as usize && tail.skipped < MOST_SKIPPED {
                 // Still counted on the list, to which it returns under this hold.
-                if held.lruvec.list_mut(kind).remove(self.frames, frame) == Unlinked::Damaged {
+                let list = held.lruvec.list_mut(kind);
+                if list.remove(self.frames, frame, record) == Unlinked::Damaged {
                     break;
                 }
-                aside.push_back(self.frames, frame);
+                aside.push_back(self.frames, frame, record);
                 tail.skipped += 1;
                 continue;
             }
             tail.scanned += 1;
-            if let Some(state) = record.win_with_reference() {
-                self.take_out(&mut held, frame, state, state.flags());
+            if record.win_with_reference().is_some() {
+                self.unlink_won(&mut held, (frame, record), &mut taken);
                 tail.isolated.push(frame);
-            } else if held.lruvec.rotate(self.frames, frame, kind) == Unlinked::Damaged {
+            } else if held.lruvec.rotate(self.frames, (frame, record), kind) == Unlinked::Damaged {
                 break;
             }
         }
         held.lruvec
             .list_mut(kind)
             .splice_front(self.frames, &mut aside);
+        let moves = &mut held.lruvec.moves;
+        match kind {
+            ListKind::InactiveAnon | ListKind::InactiveFile => &mut moves.scanned,
+            ListKind::ActiveAnon | ListKind::ActiveFile => &mut moves.refilled,
+        }
+        .add_assign(u64::from(tail.scanned));
         tail
     }
 
@@ -108,20 +133,19 @@ impl<P: Platform> View<'_, P> {
         off: &IrqOff<P>,
     ) -> Scanned {
         let mut isolated = Scanned::new();
+        let mut taken = self.tally(Hands::Taken);
         let mut held = None;
         let stop = FrameNo(end.0.min(next.0.saturating_add(SCAN as u32)));
         while *next < stop {
             let frame = *next;
             let record = self.frames.record(frame);
-            let Some(state) = record.win_with_reference() else {
+            let Some(mut state) = record.win_with_reference() else {
                 // The rest of a larger folio has no references: it is passed over one by one.
                 next.0 += 1;
                 continue;
             };
-            if let Some(held) = self.hold(&mut held, frame, record, off) {
-                // Read again under the lock: only now does the order stand still.
-                let state = record.state();
-                self.take_out(held, frame, state, state.flags());
+            if let Some(held) = self.hold_won(&mut held, frame, record, off) {
+                state = self.unlink_won(held, (frame, record), &mut taken);
             }
             isolated.push(frame);
             next.0 = next.0.saturating_add(state.frames() as u32);
@@ -132,43 +156,65 @@ impl<P: Platform> View<'_, P> {
     /// Links isolated frames again and drops the isolation's reference of each. Returns those that this killed.
     pub(crate) fn put_back(self, isolated: &[FrameNo], off: &IrqOff<P>) -> Scanned {
         let mut dead = Scanned::new();
+        let mut given = self.tally(Hands::Given);
         let mut held = None;
         for &frame in isolated {
             let record = self.frames.record(frame);
             let Some(held) = self.hold(&mut held, frame, record, off) else {
                 continue;
             };
+            // Nobody else changes the marks of an isolation.
+            let state = record.state();
+            given.add(held.index, state.flags(), state.frames());
             if left_out::<P>("putback: LRU is set before the reference is dropped") {
                 if record.put() == Put::Last {
                     dead.push(frame);
                 } else {
                     let (state, end) = (record.state(), End::Head);
                     held.lruvec
-                        .insert(self.frames, frame, state, state.flags(), end);
+                        .insert(self.frames, (frame, record), state, state.flags(), end);
                     record.set(Flags::LRU);
                 }
-            } else if self.link_new(held, frame) == Settled::Last {
+            } else if self.link_new(held, (frame, record)) == Settled::Last {
                 dead.push(frame);
             }
         }
         dead
     }
 
-    /// Takes dead frames off their lists; nobody has a reference to any of them.
+    /// Takes at most [`SCAN`] dead frames off their lists, or out of isolators' hands; nobody has a reference to any of them.
     #[inline]
-    pub(crate) fn remove_dead(self, dead: &[FrameNo], off: &IrqOff<P>) {
-        for some in dead.chunks(SCAN) {
-            let mut held = None;
-            for &frame in some {
-                let record = self.frames.record(frame);
-                let state = record.state();
-                if state.flags().contains(Flags::LRU) {
+    pub(crate) fn remove_dead(self, dead: &[(FrameNo, &Record)], off: &IrqOff<P>) {
+        let mut held = None;
+        let mut given = self.tally(Hands::Given);
+        let mut rest = Dead(dead.iter());
+        while let Some(&(frame, record)) = rest.0.as_slice().first() {
+            let state = record.state();
+            let flags = state.flags();
+            if flags.intersects(Flags::LRU | Flags::ISOLATED) {
+                if flags.contains(Flags::LRU) {
                     if let Some(held) = self.hold(&mut held, frame, record, off) {
-                        self.take_out(held, frame, state, state.flags());
+                        self.take_out(held, (frame, record), state, flags);
                     }
-                    record.clear_dead(Flags::LRU);
+                } else if let Some(lruvec) = self.lruvec_of(frame) {
+                    given.add(lruvec, flags, state.frames());
                 }
+                record.clear_dead(Flags::LRU | Flags::ISOLATED);
             }
+            rest.0.next();
+        }
+    }
+}
+
+/// Dead frames that may still be linked. If a port's lock hook panics, each is leaked with a reference that nobody has, rather than
+/// left on its list without one.
+struct Dead<'d>(core::slice::Iter<'d, (FrameNo, &'d Record)>);
+
+impl Drop for Dead<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        for (_, record) in self.0.by_ref() {
+            record.thaw(1);
         }
     }
 }

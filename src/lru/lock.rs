@@ -21,6 +21,25 @@ pub(crate) struct Locked<'a, P: Platform> {
     pub(crate) lruvec: Held<'a, LruVec, P>,
 }
 
+/// Whose lruvec is held.
+pub(crate) enum Hold<'h, 'a, P: Platform> {
+    /// The frame's.
+    Its(&'h mut Locked<'a, P>),
+    /// Another's.
+    Other,
+    /// None: the frame is not charged to anyone.
+    Nobodys,
+}
+
+/// A frame that is linked, but whose `LRU` was won: when this is dropped, it is as before.
+struct Won<'r>(&'r Record);
+
+impl Drop for Won<'_> {
+    fn drop(&mut self) {
+        self.0.lose();
+    }
+}
+
 impl<P: Platform> Locked<'_, P> {
     /// Whether frames of this owner belong here, as far as is known without a look at the owner.
     #[inline]
@@ -45,6 +64,41 @@ impl<'a, P: Platform> View<'a, P> {
             *held = self.relock(frame, held.take(), off);
         }
         held.as_mut()
+    }
+
+    /// As [`hold`](Self::hold), but keeps what is held: `Other` if the frame is not its lruvec's.
+    #[inline]
+    pub(crate) fn hold_one<'h>(
+        self,
+        held: &'h mut Option<Locked<'a, P>>,
+        frame: FrameNo,
+        record: &Record,
+        off: &'a IrqOff<P>,
+    ) -> Hold<'h, 'a, P> {
+        match held {
+            None => *held = self.lock(frame, off),
+            // The held lock keeps this answer true.
+            Some(held) if held.is_of(record.owner()) => {}
+            Some(held) if self.lruvec_of(frame) == Some(held.index) => {}
+            Some(_) => return Hold::Other,
+        }
+        held.as_mut().map_or(Hold::Nobodys, Hold::Its)
+    }
+
+    /// As [`hold`](Self::hold), for a frame whose `LRU` the caller won: the flag goes back if a port's hook panics before the lock
+    /// is held, since the frame is still linked.
+    #[inline]
+    pub(crate) fn hold_won<'h>(
+        self,
+        held: &'h mut Option<Locked<'a, P>>,
+        frame: FrameNo,
+        record: &Record,
+        off: &'a IrqOff<P>,
+    ) -> Option<&'h mut Locked<'a, P>> {
+        let won = Won(record);
+        let held = self.hold(held, frame, record, off);
+        core::mem::forget(won);
+        held
     }
 
     /// Locks the lruvec that `frame` belongs to. `None` if it is not charged to anyone.

@@ -1,7 +1,7 @@
 //! Models of the LRU's protocols, run by loom on the code itself.
 //!
 //! Owns: nothing. Invariants: checked, not held: a frame that is taken off and put back while its group ends lands on the parent's
-//! list; a last put and a putback, or an isolation, leave a frame freed once and linked nowhere; a drain of everyone and
+//! list; a last put and a putback, an isolation, or a split, leave a frame freed once and linked nowhere; a drain of everyone and
 //! batches turned off miss nothing. Lock ranks: as the code under test.
 //! Used by: `RUSTFLAGS="--cfg loom" cargo test --release --lib`.
 //!
@@ -10,18 +10,16 @@
 
 extern crate std;
 
-use loom::sync::Arc;
-use std::vec::Vec;
-
 use super::batch::{Move, Switch};
 use super::drain::Share;
-use super::{BatchSize, ListKind, Lru, Sizes, View};
-use crate::addr::{CpuId, FrameRange, NodeId, Order, Pfn, ZoneKind};
-use crate::boot::{Bump, Storage};
-use crate::frame::{Flags, FrameNo, FrameTable, Put};
+use super::{ListKind, View};
+use crate::addr::{CpuId, Order};
+use crate::frame::{Flags, FrameNo, Put};
 use crate::loom_host::{LoomLock, model_platform, run_as};
-use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs};
+use crate::loom_machine::Machine;
+use crate::memcg::MemcgId;
 use crate::platform::{IrqOff, Platform};
+use loom::sync::Arc;
 
 model_platform!(
     /// Two CPUs.
@@ -47,115 +45,53 @@ model_platform!(
     LEFT_OUT: &'static str = "drain-all: the generation moves before the scan"
 );
 model_platform!(
+    /// Gives the parts of a split folio references before they are linked.
+    TailsEarly,
+    LoomLock,
+    LEFT_OUT: &'static str = "split: parts are linked before they have references"
+);
+model_platform!(
+    /// Looks whether it has the only reference, and splits whatever comes.
+    LookAndSplit,
+    LoomLock,
+    LEFT_OUT: &'static str = "split: the only reference is frozen"
+);
+model_platform!(
     /// Looks whether batches are off, and queues later.
     StaleSwitch,
     LoomLock,
     LEFT_OUT: &'static str = "batches: whether they are off is read under their lock"
 );
 
-struct Machine<P: Platform> {
-    frames: FrameTable,
-    memcgs: Memcgs<P>,
-    lru: Lru<P>,
+/// A machine and a frame of a child group on its list, with one reference.
+fn with_listed_frame<P: Platform>() -> (Machine<P>, FrameNo, MemcgId) {
+    let machine = Machine::new(2, 1);
+    let child = machine.child();
+    let frame = machine.listed(child, Order::ZERO);
+    (machine, frame, child)
 }
 
-impl<P: Platform> Machine<P> {
-    fn new() -> Self {
-        let mut memory = Vec::with_capacity(1 << 16);
-        memory.resize_with(1 << 16, core::mem::MaybeUninit::uninit);
-        let mut storage = Storage::from_static(memory.leak());
-        let mut bump = Bump::new(&mut storage);
-        let limits = MemcgLimits {
-            groups: 2,
-            depth: 1,
-            owners: 2,
-        };
-        let sizes = Sizes {
-            groups: 2,
-            nodes: 1,
-            cpus: 2,
-            frames: 1,
-            batch: BatchSize::ThirtyOne,
-        };
-        Self {
-            frames: FrameTable::build(
-                &mut bump,
-                12,
-                || [FrameRange::new(Pfn(1), Pfn(2))].into_iter(),
-                |_| false,
-            )
-            .unwrap(),
-            memcgs: Memcgs::build(&mut bump, &limits, 1, 2)
-                .unwrap_or_else(|_| unreachable!("fits")),
-            lru: Lru::build(&mut bump, &sizes).unwrap(),
-        }
-    }
+/// A machine and a new frame of the root, on no list, with one reference.
+fn with_new_frame<P: Platform>() -> (Machine<P>, FrameNo) {
+    let machine = Machine::new(2, 1);
+    let frame = machine.charged(MemcgId::ROOT, Order::ZERO);
+    (machine, frame)
+}
 
-    fn view(&self) -> View<'_, P> {
-        View {
-            frames: &self.frames,
-            memcgs: &self.memcgs,
-            lru: &self.lru,
-        }
-    }
-
-    /// A frame with one reference, on no list.
-    fn with_new_frame(group: impl FnOnce(&Self) -> MemcgId) -> (Self, FrameNo, MemcgId) {
-        let machine = Self::new();
-        let group = group(&machine);
-        let owner = machine
-            .memcgs
-            .try_charge(group, NodeId(0), 1, Force::Within)
-            .unwrap_or_else(|_| unreachable!("no limit"));
-        let frame = machine.frames.number(Pfn(1)).unwrap();
-        let record = machine.frames.record(frame);
-        record.set_owner(Some(owner));
-        record.birth(Order::ZERO, ZoneKind::Normal);
-        (machine, frame, group)
-    }
-
-    /// A frame of a child group, linked on its list, with one reference.
-    fn with_listed_frame() -> (Self, FrameNo, MemcgId) {
-        let (machine, frame, child) = Self::with_new_frame(|machine| {
-            machine
-                .memcgs
-                .create(MemcgId::ROOT, &IrqOff::new(), |_| ())
-                .unwrap()
-        });
-        // The reference that a putback drops.
-        machine.frames.record(frame).get();
-        machine.frames.record(frame).set(Flags::MEMBER);
-        let mut held = machine
-            .view()
-            .lock(frame, &IrqOff::new())
-            .map(|held| held.index);
-        let index = held.take().unwrap();
-        let off = IrqOff::new();
-        let mut held = machine.view().lock_index(index, &off).unwrap();
-        machine.view().link_new(&mut held, frame);
-        drop(held);
-        (machine, frame, child)
-    }
-
-    /// What freeing does to a dead frame's list.
-    fn bury(&self, frame: FrameNo) {
-        self.view().remove_dead(&[frame], &IrqOff::new());
-    }
-
-    fn listed(&self, index: u32) -> u64 {
-        let off = IrqOff::new();
-        let held = self.view().lock_index(index, &off).unwrap();
-        ListKind::ALL
-            .map(|kind| u64::from(held.lruvec.list(kind).len()))
-            .iter()
-            .sum()
-    }
+/// Entries on all lists of an lruvec.
+fn listed<P: Platform>(machine: &Machine<P>, index: u32) -> u64 {
+    let off = IrqOff::new();
+    let held = machine.view().lock_index(index, &off).unwrap();
+    ListKind::ALL
+        .map(|kind| u64::from(held.lruvec.list(kind).len()))
+        .iter()
+        .sum()
 }
 
 /// One thread runs `take_and_return` while another ends the group.
 fn race_with_reparent(take_and_return: fn(View<'_, LoomHost>, FrameNo, &IrqOff<LoomHost>)) {
     loom::model(move || {
-        let (machine, frame, child) = Machine::with_listed_frame();
+        let (machine, frame, child) = with_listed_frame();
         let machine = Arc::new(machine);
         let other = Arc::clone(&machine);
         let thread =
@@ -202,14 +138,14 @@ fn without_the_second_look_a_frame_returns_to_a_dead_list() {
         assert!(view.isolate(frame, off));
         let stale = view.lruvec_of(frame).unwrap();
         let mut held = view.lock_index(stale, off).unwrap();
-        view.link_new(&mut held, frame);
+        view.link_new(&mut held, (frame, view.frames.record(frame)));
     });
 }
 
 /// One thread drops the last reference of a listed frame while a scan that has none tries to isolate it.
 fn race_of_isolation_and_last_put<P: Platform>() {
     loom::model(|| {
-        let (machine, frame, _) = Machine::<P>::with_listed_frame();
+        let (machine, frame, _) = with_listed_frame::<P>();
         let machine = Arc::new(machine);
         let other = Arc::clone(&machine);
         let index = machine.view().lruvec_of(frame).unwrap();
@@ -231,7 +167,7 @@ fn race_of_isolation_and_last_put<P: Platform>() {
             (
                 deaths,
                 machine.frames.record(frame).count(),
-                machine.listed(index)
+                listed(&machine, index)
             ),
             (1, 0, 0),
             "a dead frame is freed once and linked nowhere"
@@ -253,7 +189,7 @@ fn an_isolation_that_wins_the_flag_before_the_reference_is_caught() {
 /// One thread puts a frame back while another drops the last other reference to it.
 fn race_of_putback_and_last_put<P: Platform>() {
     loom::model(|| {
-        let (machine, frame, _) = Machine::<P>::with_listed_frame();
+        let (machine, frame, _) = with_listed_frame::<P>();
         assert!(machine.view().isolate(frame, &IrqOff::new()));
         let machine = Arc::new(machine);
         let other = Arc::clone(&machine);
@@ -272,7 +208,7 @@ fn race_of_putback_and_last_put<P: Platform>() {
             (
                 deaths,
                 machine.frames.record(frame).count(),
-                machine.listed(index)
+                listed(&machine, index)
             ),
             (1, 0, 0),
             "a dead frame is freed once and linked nowhere"
@@ -294,7 +230,7 @@ fn a_putback_that_drops_the_reference_before_it_sets_the_flag_is_caught() {
 /// Two threads drain everyone, one of which queued a frame on CPU 0 before it called.
 fn race_of_two_drains<P: Platform>() {
     loom::model(|| {
-        let (machine, frame, _) = Machine::<P>::with_new_frame(|_| MemcgId::ROOT);
+        let (machine, frame) = with_new_frame::<P>();
         let machine = Arc::new(machine);
         let other = Arc::clone(&machine);
         let thread = loom::thread::spawn(move || {
@@ -327,7 +263,7 @@ fn a_generation_that_moves_after_the_scan_is_caught() {
 /// One thread turns batches off while another queues a frame.
 fn race_of_switch_and_queue<P: Platform>() {
     loom::model(|| {
-        let (machine, frame, _) = Machine::<P>::with_new_frame(|_| MemcgId::ROOT);
+        let (machine, frame) = with_new_frame::<P>();
         let machine = Arc::new(machine);
         let other = Arc::clone(&machine);
         let thread = loom::thread::spawn(move || {
@@ -343,11 +279,7 @@ fn race_of_switch_and_queue<P: Platform>() {
         let references = machine.frames.record(frame).count();
         assert_eq!(references, 1, "no batch has one");
         // And what is queued from now on does not wait.
-        let dead = machine.view().drain(
-            CpuId(0),
-            super::batch::Queue::Moves(Move::Add),
-            &IrqOff::new(),
-        );
+        let dead = machine.view().drain(CpuId(0), Move::Add, &IrqOff::new());
         assert!(dead.is_empty());
     });
 }
@@ -361,4 +293,99 @@ fn after_batches_were_turned_off_no_batch_holds_a_reference() {
 #[should_panic(expected = "no batch has one")]
 fn a_switch_that_is_read_outside_the_lock_is_caught() {
     race_of_switch_and_queue::<StaleSwitch>();
+}
+
+/// A folio of two frames on the root's list, with one reference.
+fn with_large_folio<P: Platform>() -> (Machine<P>, FrameNo) {
+    let machine = Machine::new(2, 2);
+    let order = Order::new(1).unwrap();
+    let frame = machine.listed(MemcgId::ROOT, order);
+    (machine, frame)
+}
+
+/// Drops the one reference to each part and counts the frames that this frees.
+fn drop_parts<P: Platform>(machine: &Machine<P>, head: FrameNo) -> u64 {
+    let parts = 2 >> machine.frames.record(head).order().get();
+    (0..parts)
+        .map(|part| FrameNo(head.0 + part))
+        .filter(|&part| machine.frames.record(part).put() == Put::Last)
+        .map(|part| {
+            machine.bury(part);
+            machine.frames.record(part).order().frames()
+        })
+        .sum()
+}
+
+/// What is right when every reference is gone: both frames were freed, and nothing is listed.
+fn assert_all_gone<P: Platform>(machine: &Machine<P>, freed: u64) {
+    let off = IrqOff::new();
+    let root = machine.memcgs.lruvec_of(MemcgId::ROOT.slot, 0);
+    let held = machine.view().lock_index(root, &off).unwrap();
+    let kind = ListKind::InactiveAnon;
+    let recount = held.lruvec.recount(&machine.frames, kind, |_| true);
+    let sizes = held.lruvec.frames(kind);
+    assert_eq!(
+        (freed, recount.map(|(entries, _)| entries), sizes),
+        (2, Ok(0), 0),
+        "each frame of a split folio is freed once and linked nowhere"
+    );
+}
+
+/// One thread splits a folio while another takes what it finds in the same frames off its list, and puts it back.
+fn race_of_split_and_isolation<P: Platform>() {
+    loom::model(|| {
+        let (machine, head) = with_large_folio::<P>();
+        let machine = Arc::new(machine);
+        let other = Arc::clone(&machine);
+        let thread = loom::thread::spawn(move || {
+            let off = IrqOff::new();
+            let (mut next, end) = (head, FrameNo(head.0 + 2));
+            while next < end {
+                let isolated = other.view().isolate_range(&mut next, end, &off);
+                assert!(other.view().put_back(&isolated, &off).is_empty());
+            }
+        });
+        let _ = machine.view().split(head, Order::ZERO, &IrqOff::new());
+        thread.join().unwrap();
+        let freed = drop_parts(&machine, head);
+        assert_all_gone(&machine, freed);
+    });
+}
+
+#[test]
+fn a_folio_split_beside_a_scan_of_its_frames_leaves_each_part_where_it_belongs() {
+    race_of_split_and_isolation::<LoomHost>();
+}
+
+#[test]
+#[should_panic(expected = "each frame of a split folio is freed once and linked nowhere")]
+fn parts_with_references_before_they_are_linked_are_caught() {
+    race_of_split_and_isolation::<TailsEarly>();
+}
+
+#[test]
+#[should_panic(expected = "each frame of a split folio is freed once and linked nowhere")]
+fn a_split_that_only_looks_at_the_references_is_caught() {
+    race_of_split_and_isolation::<LookAndSplit>();
+}
+
+#[test]
+fn a_folio_split_beside_the_drop_of_another_reference_is_freed_once() {
+    loom::model(|| {
+        let (machine, head) = with_large_folio::<LoomHost>();
+        machine.frames.record(head).get();
+        let machine = Arc::new(machine);
+        let other = Arc::clone(&machine);
+        let thread = loom::thread::spawn(move || {
+            let dies = other.frames.record(head).put() == Put::Last;
+            if dies {
+                other.bury(head);
+            }
+            u64::from(dies) * other.frames.record(head).order().frames()
+        });
+        let split = machine.view().split(head, Order::ZERO, &IrqOff::new());
+        assert_ne!(split, Err(0), "the splitter has one");
+        let freed = drop_parts(&machine, head) + thread.join().unwrap();
+        assert_all_gone(&machine, freed);
+    });
 }

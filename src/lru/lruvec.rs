@@ -46,6 +46,10 @@ pub struct Moves {
     pub stranded: u64,
     /// Faulted in again soon after reclaim took them, so they became active at once.
     pub refault_activated: u64,
+    /// Folios of inactive lists that reclaim looked at (`pgscan`).
+    pub scanned: u64,
+    /// Folios of active lists that reclaim looked at (`pgrefill`).
+    pub refilled: u64,
 }
 
 /// An end of a list.
@@ -93,65 +97,61 @@ impl LruVec {
     }
 
     /// Links a frame at an end of the list that `flags` names, or counts it as unevictable.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(
         &mut self,
         frames: &FrameTable,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         state: State,
         flags: Flags,
         end: End,
     ) {
-        *self.size(state, flags) += state.frames();
         if flags.contains(Flags::UNEVICTABLE) {
+            self.unevictable[state.zone()] += state.frames();
             return;
         }
-        let list = &mut self.lists[ListKind::of(flags) as usize];
+        let kind = ListKind::index(flags);
+        self.sizes[kind][state.zone()] += state.frames();
+        let list = &mut self.lists[kind];
         match end {
-            End::Head => list.push_front(frames, frame),
-            End::Tail => list.push_back(frames, frame),
+            End::Head => list.push_front(frames, frame, record),
+            End::Tail => list.push_back(frames, frame, record),
         }
     }
 
     /// Unlinks a frame that is on the list `flags` names.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_out(
         &mut self,
         frames: &FrameTable,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         state: State,
         flags: Flags,
     ) -> Unlinked {
-        if !flags.contains(Flags::UNEVICTABLE)
-            && self.lists[ListKind::of(flags) as usize].remove(frames, frame) == Unlinked::Damaged
-        {
-            return Unlinked::Damaged;
-        }
-        let size = self.size(state, flags);
+        let size = if flags.contains(Flags::UNEVICTABLE) {
+            &mut self.unevictable[state.zone()]
+        } else {
+            let kind = ListKind::index(flags);
+            if self.lists[kind].remove(frames, frame, record) == Unlinked::Damaged {
+                return Unlinked::Damaged;
+            }
+            &mut self.sizes[kind][state.zone()]
+        };
         debug_assert!(*size >= state.frames(), "a list's size fell below 0");
         *size = size.saturating_sub(state.frames());
         Unlinked::Done
-    }
-
-    #[inline]
-    fn size(&mut self, state: State, flags: Flags) -> &mut u64 {
-        if flags.contains(Flags::UNEVICTABLE) {
-            &mut self.unevictable[state.zone()]
-        } else {
-            &mut self.sizes[ListKind::of(flags) as usize][state.zone()]
-        }
     }
 
     /// Moves a frame to the head of its own list: reclaim cannot have it now.
     pub(super) fn rotate(
         &mut self,
         frames: &FrameTable,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         kind: ListKind,
     ) -> Unlinked {
-        let unlinked = self.lists[kind as usize].remove(frames, frame);
+        let unlinked = self.lists[kind as usize].remove(frames, frame, record);
         if unlinked == Unlinked::Done {
-            self.lists[kind as usize].push_front(frames, frame);
+            self.lists[kind as usize].push_front(frames, frame, record);
         }
         unlinked
     }
@@ -209,6 +209,8 @@ impl Moves {
         self.rescued += child.rescued;
         self.stranded += child.stranded;
         self.refault_activated += child.refault_activated;
+        self.scanned += child.scanned;
+        self.refilled += child.refilled;
     }
 }
 

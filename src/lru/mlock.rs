@@ -11,7 +11,7 @@ use super::batch::{Dead, WaitingMlocks};
 use super::lock::Locked;
 use super::lruvec::End;
 use super::moves::flags_on_list;
-use crate::frame::{Flags, FrameNo, Put, Settled};
+use crate::frame::{Flags, FrameNo, Put, Record, Settled};
 use crate::platform::{IrqOff, Platform};
 
 /// A change of what locks a frame.
@@ -51,13 +51,17 @@ impl<P: Platform> View<'_, P> {
                 late.push(frame);
                 continue;
             }
-            let Some(held) = self.hold(&mut held, frame, record, off) else {
+            let hold = match mlock {
+                Mlock::New => self.hold(&mut held, frame, record, off),
+                _ => self.hold_won(&mut held, frame, record, off),
+            };
+            let Some(held) = hold else {
                 late.push(frame);
                 continue;
             };
             let settled = match mlock {
                 Mlock::New => {
-                    let settled = self.link_new(held, frame);
+                    let settled = self.link_new(held, (frame, record));
                     let locked = Flags::UNEVICTABLE | Flags::MLOCKED;
                     if record.flags().contains(locked) {
                         record.set_mlocks(1);
@@ -68,11 +72,11 @@ impl<P: Platform> View<'_, P> {
                     if record.flags().contains(Flags::UNEVICTABLE | Flags::MLOCKED) {
                         record.set_mlocks(record.mlocks() + 1);
                     }
-                    self.place(held, frame)
+                    self.place(held, (frame, record))
                 }
                 Mlock::Unlock => {
                     self.uncount(frame);
-                    self.place(held, frame)
+                    self.place(held, (frame, record))
                 }
             };
             if settled == Settled::Last {
@@ -103,20 +107,19 @@ impl<P: Platform> View<'_, P> {
 
     /// Moves a frame whose `LRU` the caller won, but which is still linked, between its list and the unevictable frames if what
     /// keeps it changed; gives the flag back and drops the caller's reference.
-    fn place(self, held: &mut Locked<'_, P>, frame: FrameNo) -> Settled {
-        let record = self.frames.record(frame);
+    fn place(self, held: &mut Locked<'_, P>, (frame, record): (FrameNo, &Record)) -> Settled {
         loop {
             let state = record.state();
             let (old, new) = (state.flags(), flags_on_list(state.flags()));
             let named = Flags::UNEVICTABLE | Flags::ACTIVE;
             let moved = (old ^ new).intersects(Flags::UNEVICTABLE);
             if moved {
-                self.take_out(held, frame, state, old);
+                self.take_out(held, (frame, record), state, old);
                 if new.contains(Flags::UNEVICTABLE) {
                     record.set_mlocks(u32::from(new.contains(Flags::MLOCKED)));
                 }
                 held.lruvec
-                    .insert(self.frames, frame, state, new, End::Head);
+                    .insert(self.frames, (frame, record), state, new, End::Head);
             }
             let settled = record.settle(|now| {
                 let now = flags_on_list(now);
@@ -132,14 +135,14 @@ impl<P: Platform> View<'_, P> {
                     return settled;
                 }
                 Settled::Last => {
-                    self.take_out(held, frame, state, new);
+                    self.take_out(held, (frame, record), state, new);
                     return settled;
                 }
                 Settled::Lost if moved => {
                     // Locked or unlocked by someone in between: once more, from where the flags say it is.
-                    self.take_out(held, frame, state, new);
+                    self.take_out(held, (frame, record), state, new);
                     held.lruvec
-                        .insert(self.frames, frame, state, old, End::Head);
+                        .insert(self.frames, (frame, record), state, old, End::Head);
                 }
                 Settled::Lost => {}
             }
@@ -163,9 +166,9 @@ impl<P: Platform> View<'_, P> {
                 record.put();
                 continue;
             }
-            match self.hold(&mut held, frame, record, off) {
+            match self.hold_won(&mut held, frame, record, off) {
                 Some(held) => {
-                    self.place(held, frame);
+                    self.place(held, (frame, record));
                     looked += 1;
                 }
                 None => {

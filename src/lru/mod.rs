@@ -7,6 +7,7 @@
 
 mod batch;
 mod drain;
+mod in_hand;
 mod isolate;
 mod lock;
 #[cfg(all(test, loom))]
@@ -20,7 +21,7 @@ mod workingset;
 
 use crate::boot::{Bump, StorageFull};
 use crate::frame::{Flags, FrameTable};
-use crate::memcg::{LruVecIndex, Memcgs};
+use crate::memcg::Memcgs;
 use crate::platform::Platform;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{CachePadded, Lock, PerCpu};
@@ -30,10 +31,13 @@ use batch::Batches;
 pub(crate) use batch::{Move, Switch};
 use drain::DrainAll;
 pub(crate) use drain::Share;
+use in_hand::InHand;
+pub use in_hand::{Reach, most_isolated};
 pub(crate) use isolate::{SCAN, Scanned};
 use lruvec::LruVec;
 pub use lruvec::Moves;
 pub(crate) use mlock::Mlock;
+pub(crate) use workingset::Costs;
 use workingset::Layout;
 pub use workingset::{Refault, Shadow, Swap};
 
@@ -91,16 +95,15 @@ impl ListKind {
 
     #[inline]
     fn of(flags: Flags) -> Self {
-        let backing = if flags.intersects(Flags::FILE.union(Flags::LAZYFREE)) {
-            Backing::File
-        } else {
-            Backing::Anon
-        };
-        if flags.contains(Flags::ACTIVE) {
-            Self::active(backing)
-        } else {
-            Self::inactive(backing)
-        }
+        Self::ALL[Self::index(flags)]
+    }
+
+    /// The place in [`ALL`](Self::ALL) of the list that flags name. Without branches, which would be guessed wrong where lists mix.
+    #[inline]
+    fn index(flags: Flags) -> usize {
+        let file = usize::from(flags.intersects(Flags::WITH_FILES));
+        let active = usize::from(flags.contains(Flags::ACTIVE));
+        2 * file + active
     }
 }
 
@@ -113,6 +116,7 @@ pub(crate) struct Lru<P: Platform> {
     ages: &'static [AtomicU64],
     batches: PerCpu<Lock<Batches, P>>,
     drain_all: DrainAll,
+    in_hand: InHand,
     layout: Layout,
 }
 
@@ -144,6 +148,7 @@ impl<P: Platform> Lru<P> {
             ages: bump.slots(lruvecs, |_| AtomicU64::new(0))?,
             batches: bump.per_cpu(sizes.cpus, || Lock::new(Batches::new(sizes.batch)))?,
             drain_all: DrainAll::new(),
+            in_hand: InHand::build(bump, sizes.nodes)?,
             layout: Layout::new(sizes.groups, sizes.nodes, sizes.frames),
         })
     }

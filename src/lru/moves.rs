@@ -6,12 +6,10 @@
 //! last reference was the batch's is not linked. At most one batch's frames are moved under one hold.
 //! Lock ranks: `LruVec`, one at a time. Used by: batch.
 
-use arrayvec::ArrayVec;
-
-use super::batch::{BATCH, Dead, Move, Waiting};
-use super::lock::Locked;
+use super::View;
+use super::batch::{Dead, Move, Waiting};
+use super::lock::{Hold, Locked};
 use super::lruvec::End;
-use super::{LruVecIndex, View};
 use crate::frame::{Flags, FrameNo, Put, Record, Settled, State, Unlinked};
 use crate::platform::{IrqOff, Platform};
 
@@ -24,8 +22,9 @@ struct Plan {
 }
 
 /// What a move makes of a frame with these flags; `None` if it does not apply to it (any more).
+#[inline]
 fn plan(kind: Move, flags: Flags) -> Option<Plan> {
-    if !flags.contains(Flags::LRU) || flags.contains(Flags::UNEVICTABLE) {
+    if flags & (Flags::LRU | Flags::UNEVICTABLE) != Flags::LRU {
         return None;
     }
     let plan = |set, clear, end| Some(Plan { set, clear, end });
@@ -34,6 +33,8 @@ fn plan(kind: Move, flags: Flags) -> Option<Plan> {
     match kind {
         Move::Activate if !flags.contains(Flags::ACTIVE) => plan(Flags::ACTIVE, none, head),
         Move::Deactivate if flags.contains(Flags::ACTIVE) => plan(none, used, head),
+        // Whoever maps it uses it.
+        Move::DeactivateFile if flags.contains(Flags::MAPPED) => None,
         // Not worth a look before it is written; then it is rotated to the old end.
         Move::DeactivateFile if flags.intersects(Flags::DIRTY | Flags::WRITEBACK) => {
             plan(Flags::RECLAIM, used, head)
@@ -48,8 +49,9 @@ fn plan(kind: Move, flags: Flags) -> Option<Plan> {
 }
 
 /// Where a frame that comes (back) to the LRU goes: the flags it gets.
+#[inline]
 pub(super) fn flags_on_list(flags: Flags) -> Flags {
-    let flags = flags - Flags::ROTATE;
+    let flags = flags - (Flags::ROTATE | Flags::ISOLATED);
     if flags.intersects(Flags::LOCKED) {
         (flags | Flags::LRU | Flags::UNEVICTABLE) - Flags::ACTIVE
     } else {
@@ -59,6 +61,7 @@ pub(super) fn flags_on_list(flags: Flags) -> Flags {
 
 impl Move {
     /// Whether the move is worth queueing for a frame with these flags.
+    #[inline]
     pub(crate) fn applies(self, flags: Flags) -> bool {
         // What was rotated while dirty would be looked at before it can go.
         let unclean = self == Self::Rotate && flags.intersects(Flags::DIRTY | Flags::WRITEBACK);
@@ -68,12 +71,36 @@ impl Move {
 
 impl<P: Platform> View<'_, P> {
     /// Moves a batch, one lruvec at a time, and drops its references.
-    pub(super) fn apply(self, batch: Waiting, kind: Move, off: &IrqOff<P>) -> Dead {
+    pub(super) fn apply(self, batch: &Waiting, kind: Move, off: &IrqOff<P>) -> Dead {
         let mut dead = Dead::new();
-        // References still to be dropped, after the lock.
+        // References still to be dropped, after the locks.
         let mut late = Waiting::new();
+        let mut others = self.apply_to_one(batch, kind, &mut dead, &mut late, off);
+        // Frames of alternating owners would cost a lock each; so they cost one for each lruvec. Each round takes out at least its
+        // first frame. The frames of one lruvec keep the order in which they were queued.
+        while !others.is_empty() {
+            others = self.apply_to_one(&others, kind, &mut dead, &mut late, off);
+        }
+        for frame in late {
+            if self.frames.record(frame).put() == Put::Last {
+                dead.push(frame);
+            }
+        }
+        dead
+    }
+
+    /// Moves the frames of the first one's lruvec under one hold; returns the others.
+    fn apply_to_one(
+        self,
+        batch: &Waiting,
+        kind: Move,
+        dead: &mut Dead,
+        late: &mut Waiting,
+        off: &IrqOff<P>,
+    ) -> Waiting {
+        let mut others = Waiting::new();
         let mut held = None;
-        for frame in self.grouped(batch) {
+        for &frame in batch {
             let record = self.frames.record(frame);
             if kind == Move::Add {
                 // Only the batch still wants it: never link what is about to be freed.
@@ -81,17 +108,24 @@ impl<P: Platform> View<'_, P> {
                     dead.push(frame);
                     continue;
                 }
-            } else if plan(kind, record.flags()).is_none() {
-                late.push(frame);
+            } else if held.is_none() && plan(kind, record.flags()).is_none() {
+                late.push(frame); // not worth a lock
                 continue;
             }
-            let Some(held) = self.hold(&mut held, frame, record, off) else {
-                late.push(frame);
-                continue;
+            let held = match self.hold_one(&mut held, frame, record, off) {
+                Hold::Its(held) => held,
+                Hold::Other => {
+                    others.push(frame);
+                    continue;
+                }
+                Hold::Nobodys => {
+                    late.push(frame);
+                    continue;
+                }
             };
             let settled = match kind {
-                Move::Add => self.link_new(held, frame),
-                kind => self.relink(held, frame, record, kind),
+                Move::Add => self.link_new(held, (frame, record)),
+                kind => self.relink(held, (frame, record), kind),
             };
             match settled {
                 Settled::Shared => {}
@@ -99,38 +133,17 @@ impl<P: Platform> View<'_, P> {
                 Settled::Lost => late.push(frame),
             }
         }
-        drop(held);
-        dead.extend(late.into_iter().filter(|&frame| self.put_is_last(frame)));
-        dead
-    }
-
-    fn put_is_last(self, frame: FrameNo) -> bool {
-        self.frames.record(frame).put() == Put::Last
-    }
-
-    /// The frames in order of their lruvecs: those of alternating owners would cost a lock each, so they cost one for each
-    /// lruvec. Only a hint: an owner that changes after this costs another lock, `hold` keeps the result right. Stable, so
-    /// the frames of one lruvec keep the order in which they were queued.
-    #[inline]
-    fn grouped(self, batch: Waiting) -> Waiting {
-        let owner = |frame: &FrameNo| self.frames.record(*frame).owner();
-        let first = batch.first().and_then(owner);
-        if batch.iter().all(|frame| owner(frame) == first) {
-            return batch;
-        }
-        let mut keyed: ArrayVec<(Option<LruVecIndex>, u8, FrameNo), BATCH> = (0u8..)
-            .zip(&batch)
-            .map(|(i, &frame)| (self.lruvec_of(frame), i, frame))
-            .collect();
-        keyed.sort_unstable();
-        keyed.into_iter().map(|(_, _, frame)| frame).collect()
+        others
     }
 
     /// Links a frame that is on no list, where its flags say, and drops the caller's reference. `Last` if nobody else had
     /// one: the frame is on no list.
     #[inline]
-    pub(super) fn link_new(self, held: &mut Locked<'_, P>, frame: FrameNo) -> Settled {
-        let record = self.frames.record(frame);
+    pub(crate) fn link_new(
+        self,
+        held: &mut Locked<'_, P>,
+        (frame, record): (FrameNo, &Record),
+    ) -> Settled {
         loop {
             let state = record.state();
             let flags = flags_on_list(state.flags());
@@ -143,10 +156,14 @@ impl<P: Platform> View<'_, P> {
             } else {
                 End::Head
             };
-            held.lruvec.insert(self.frames, frame, state, flags, end);
+            held.lruvec
+                .insert(self.frames, (frame, record), state, flags, end);
             // LRU is set in the step that drops the reference: a last put elsewhere comes before it, and then this one was
             // not the last; or after it, and then it sees LRU, waits for this lock, and unlinks.
             let settled = record.settle(|now| {
+                if now == state.flags() {
+                    return Some(flags);
+                }
                 let (rotates, now) = (now.contains(Flags::ROTATE), flags_on_list(now));
                 let moved = (now ^ flags).intersects(Flags::UNEVICTABLE | Flags::ACTIVE);
                 (!moved && rotates == written).then_some(now)
@@ -155,7 +172,7 @@ impl<P: Platform> View<'_, P> {
                 return settled;
             }
             // Locked, unlocked, written or last meanwhile.
-            self.take_out(held, frame, state, flags);
+            self.take_back(held, (frame, record), state, flags);
             if settled == Settled::Last {
                 return settled;
             }
@@ -167,8 +184,7 @@ impl<P: Platform> View<'_, P> {
     fn relink(
         self,
         held: &mut Locked<'_, P>,
-        frame: FrameNo,
-        record: &Record,
+        (frame, record): (FrameNo, &Record),
         kind: Move,
     ) -> Settled {
         let state = record.state();
@@ -177,26 +193,37 @@ impl<P: Platform> View<'_, P> {
             return Settled::Lost;
         };
         let new = (old | set) - clear;
-        if self.take_out(held, frame, state, old) == Unlinked::Damaged {
+        if self.take_out(held, (frame, record), state, old) == Unlinked::Damaged {
             return Settled::Lost;
         }
-        held.lruvec.insert(self.frames, frame, state, new, end);
+        held.lruvec
+            .insert(self.frames, (frame, record), state, new, end);
         // Only the winner of LRU changes what names the list, and LRU is set again only under this lock: if it is set, the
         // frame still is where `old` said.
         let settled = record.settle(|now| now.contains(Flags::LRU).then_some((now | set) - clear));
         match settled {
             Settled::Shared => count(held, kind, old, state),
-            Settled::Last => {
-                self.take_out(held, frame, state, new);
-            }
+            Settled::Last => self.take_back(held, (frame, record), state, new),
             Settled::Lost => {
                 // Someone won it and waits for this lock: it must be on the list that its flags name.
-                self.take_out(held, frame, state, new);
+                self.take_back(held, (frame, record), state, new);
                 held.lruvec
-                    .insert(self.frames, frame, state, old, End::Head);
+                    .insert(self.frames, (frame, record), state, old, End::Head);
             }
         }
         settled
+    }
+
+    /// Unlinks what was just linked: rare, and kept out of the way of the moves that hold.
+    #[cold]
+    fn take_back(
+        self,
+        held: &mut Locked<'_, P>,
+        entry: (FrameNo, &Record),
+        state: State,
+        flags: Flags,
+    ) {
+        self.take_out(held, entry, state, flags);
     }
 
     /// Unlinks; damaged links stay as they are, for `check()` to find.
@@ -204,11 +231,13 @@ impl<P: Platform> View<'_, P> {
     pub(super) fn take_out(
         self,
         held: &mut Locked<'_, P>,
-        frame: FrameNo,
+        (frame, record): (FrameNo, &Record),
         state: State,
         flags: Flags,
     ) -> Unlinked {
-        let unlinked = held.lruvec.take_out(self.frames, frame, state, flags);
+        let unlinked = held
+            .lruvec
+            .take_out(self.frames, (frame, record), state, flags);
         debug_assert_eq!(
             unlinked,
             Unlinked::Done,
@@ -253,6 +282,8 @@ mod tests {
             let clear = Flags::ACTIVE | Flags::REFERENCED;
             let expected = Some(Plan { set, clear, end });
             assert_eq!(plan(Move::DeactivateFile, flags), expected, "{flags:?}");
+            // Mapped: no change.
+            assert_eq!(plan(Move::DeactivateFile, flags | Flags::MAPPED), None);
         }
     }
 

@@ -103,11 +103,8 @@ impl<P: Platform> View<'_, P> {
 
     /// Takes a dying frame out of the states that it was left in.
     pub(crate) fn leave_states(self, frame: FrameNo, off: &IrqOff<P>) {
-        let flags = self.frames.record(frame).flags();
-        if flags.intersects(Flags::STATES) {
-            for state in PageState::ALL {
-                self.account(frame, state, StateChange::Leave, off);
-            }
+        for state in PageState::ALL {
+            self.account(frame, state, StateChange::Leave, off);
         }
     }
 

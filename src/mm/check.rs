@@ -1,6 +1,7 @@
 //! Recounting everything from scratch.
 //!
-//! Owns: [`Mm::check`]. Invariants: checked, not held: sizes equal walks; each listed frame is its lruvec's and flagged so; usage equals the
+//! Owns: [`Mm::check`]. Invariants: checked, not held: sizes equal walks; each listed frame is its lruvec's and flagged so; isolated
+//! frames equal their counts; usage equals the
 //! frames charged, and counts by state the frames in it; lengths of object lists equal walks; owner slots count exactly what names
 //! them; the allocator's own check.
 //! Lock ranks: `LruBatch`, `LruVec`, `ListLru`, one at a time. Used by: tests, and kernels at rest: nothing else may run meanwhile.
@@ -45,6 +46,15 @@ pub enum MmFault {
         flagged: u64,
         /// Frames listed or counted as unevictable.
         listed: u64,
+    },
+    /// The frames in isolators' hands differ from a node's counts of them.
+    Isolated {
+        /// The node.
+        node: u32,
+        /// By the records: anonymous, and listed with files.
+        counted: [u64; 2],
+        /// By the counts.
+        stated: [u64; 2],
     },
     /// A group's usage differs from the frames charged to it and below.
     Usage {
@@ -98,6 +108,7 @@ impl<P: Platform> Mm<P> {
     pub fn check(&self) -> Result<(), MmFault> {
         self.alloc.check().map_err(MmFault::Alloc)?;
         self.check_lists()?;
+        self.check_isolated()?;
         self.check_usage()?;
         self.check_states()?;
         self.lists().recount().map_err(|fault| MmFault::Objects {
@@ -156,6 +167,34 @@ impl<P: Platform> Mm<P> {
         } else {
             Err(MmFault::Unlisted { flagged, listed })
         }
+    }
+
+    fn check_isolated(&self) -> Result<(), MmFault> {
+        for node in 0..self.memcgs.nodes() {
+            let mut counted = [0; 2];
+            for (_, record) in self.frames.iter() {
+                let flags = record.flags();
+                if !flags.intersects(Flags::ISOLATED) {
+                    continue;
+                }
+                let lruvec = record
+                    .owner()
+                    .and_then(|owner| self.memcgs.owners().resolve(owner));
+                if lruvec.is_some_and(|lruvec| lruvec % self.memcgs.nodes() == node) {
+                    let backing = usize::from(flags.contains(Flags::ISOLATED_FILE));
+                    counted[backing] += record.order().frames();
+                }
+            }
+            let stated = self.view().isolated(node).unwrap_or_default();
+            if counted != stated {
+                return Err(MmFault::Isolated {
+                    node,
+                    counted,
+                    stated,
+                });
+            }
+        }
+        Ok(())
     }
 
     fn check_usage(&self) -> Result<(), MmFault> {
@@ -271,6 +310,16 @@ impl fmt::Display for MmFault {
             }
             Self::Unlisted { flagged, listed } => {
                 write!(f, "{flagged} frames are flagged as listed, {listed} are")
+            }
+            Self::Isolated {
+                node,
+                counted,
+                stated,
+            } => {
+                write!(
+                    f,
+                    "{counted:?} frames of node {node} are isolated, its counts say {stated:?}"
+                )
             }
             Self::Usage {
                 memcg,

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use super::{Mm, Scanners};
+use super::{Effort, Mm, Scanners};
 use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
@@ -30,7 +30,13 @@ pub struct MmConfig {
     pub shrinkers: u32,
     /// How many folios wait in a CPU's batch of LRU moves.
     pub lru_batch: BatchSize,
+    /// How much reclaim prefers anonymous folios over file folios that cost the same: 0 hardly takes any, 100 makes no
+    /// difference, 200 takes no file folios. More counts as 200.
+    pub swappiness: u8,
 }
+
+/// As Linux's.
+const SWAPPINESS: u8 = 60;
 
 impl MmConfig {
     /// For `cpus` CPUs and `groups` memcgs beside the root, 16 levels deep, on a machine of one node.
@@ -53,6 +59,7 @@ impl MmConfig {
             list_lrus: 4,
             shrinkers: 16,
             lru_batch: BatchSize::default(),
+            swappiness: SWAPPINESS,
         }
     }
 
@@ -120,6 +127,8 @@ impl<P: Platform> Mm<P> {
             reown_from: AtomicU32::new(0),
             reclaimers,
             scanners,
+            efforts: bump.slots(nodes as usize, |_| Effort::new())?,
+            swappiness: config.swappiness,
         })
     }
 }

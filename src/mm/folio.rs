@@ -11,6 +11,7 @@ use core::ops::Deref;
 use super::Mm;
 use crate::addr::{Order, Pfn, PhysAddr};
 use crate::alloc::Pages;
+use crate::boot::Refused;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::Backing;
 use crate::memcg::{self, Event, Force, LruVecIndex, MemcgId};
@@ -50,11 +51,11 @@ impl<'m, P: Platform> Pages<'m, P> {
         self,
         mm: &'m Mm<P>,
         memcg: MemcgId,
-    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+    ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
         self.charge_or_full(mm, memcg, Force::Within)
             .map_err(|(refusal, pages)| {
                 mm.note_refusal(refusal);
-                (mm.charge_error(memcg, refusal), pages)
+                Refused(mm.charge_error(memcg, refusal), pages)
             })
     }
 

@@ -9,7 +9,8 @@ use core::ops::Deref;
 use arrayvec::ArrayVec;
 
 use super::{FolioView, Mm, SplitError, SplitIsolated};
-use crate::addr::{FrameRange, Order};
+use crate::addr::{FrameRange, Order, Pfn};
+use crate::boot::Refused;
 use crate::frame::{Flags, FrameNo, State};
 use crate::lru::SCAN;
 use crate::platform::{IrqOff, Platform};
@@ -27,13 +28,13 @@ impl<'m, P: Platform> Isolated<'m, P> {
     ///
     /// # Errors
     /// [`SplitError`], together with the folio, of which nothing was changed.
-    pub fn split(self, to: Order) -> Result<SplitIsolated<'m, P>, (SplitError, Self)> {
+    pub fn split(self, to: Order) -> Result<SplitIsolated<'m, P>, Refused<SplitError, Self>> {
         match self.0.mm.split(self.0.frame, to) {
             Ok(parts) => {
                 core::mem::forget(self);
                 Ok(SplitIsolated(parts))
             }
-            Err(error) => Err((error, self)),
+            Err(error) => Err(Refused(error, self)),
         }
     }
 
@@ -70,6 +71,20 @@ impl<P: Platform> Mm<P> {
             .filter(|state| state.count() > 0 && state.flags().contains(Flags::LRU))
             .map(State::frames)
             .sum()
+    }
+
+    /// First frame of the folio that a frame is in, unless it is that itself.
+    pub(crate) fn head_of(&self, pfn: Pfn) -> Option<Pfn> {
+        let orders = (1..=Order::MAX.get()).filter_map(Order::new);
+        let mut heads = orders.map(|order| (Pfn(pfn.0 & !(order.frames() - 1)), order));
+        let head = heads.find(|&(head, order)| {
+            let state = self
+                .frames
+                .number(head)
+                .map(|head| self.frames.record(head).state());
+            state.is_some_and(|state| state.count() > 0 && state.order() >= order)
+        });
+        head.map(|(head, _)| head).filter(|&head| head != pfn)
     }
 
     /// Looks at the next 32 frames before `end`, and moves `next` past them.

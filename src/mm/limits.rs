@@ -7,6 +7,7 @@
 use super::{Folio, Mm, NoSuchGroup};
 use crate::addr::CpuId;
 use crate::alloc::Pages;
+use crate::boot::Refused;
 use crate::memcg::{Event, Force, MemcgId, ProtectError, Protection, ROOT, Shield};
 use crate::mm::ChargeError;
 use crate::platform::{IrqOff, Platform};
@@ -122,14 +123,14 @@ impl<'m, P: Platform> Pages<'m, P> {
         self,
         mm: &'m Mm<P>,
         memcg: MemcgId,
-    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+    ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
         match self.charge_or_full(mm, memcg, Force::Within) {
             Ok(folio) => Ok(folio),
             Err((refusal, pages)) => {
                 mm.note_refusal(refusal);
                 pages
                     .charge_or_full(mm, memcg, Force::Over)
-                    .map_err(|(refusal, pages)| (mm.charge_error(memcg, refusal), pages))
+                    .map_err(|(refusal, pages)| Refused(mm.charge_error(memcg, refusal), pages))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A folio's life goes on in other frames.
 //!
 //! Owns: [`Frozen`], an isolated folio that nobody can reach; its move to a new block.
-//! Invariants: the new frames take over owner, flags and word, so no charge changes: there are as many charged frames as before. A
+//! Invariants: the new frames, of the same node, take over owner, flags and word, so no charge changes: there are as many charged frames as before. A
 //! frozen folio is thawed, and put back, if it is dropped.
 //! Lock ranks: takes `Shard` when the old frames go. Used by: reclaim (compaction).
 
@@ -52,11 +52,14 @@ impl<'m, P: Platform> Frozen<'m, P> {
             return Err((self, block));
         };
         let (mm, from) = (self.mm, self.frame);
+        let Some(zone) = mm.alloc.zone_of(block.pfn()) else {
+            return Err((self, block));
+        };
         core::mem::forget(self);
         let (_, order) = block.into_parts(); // the record stands for it now
         let (old, new) = (mm.frames.record(from), mm.frames.record(to));
         new.set_mlocks(old.mlocks());
-        new.birth_like(old, order, ISOLATION);
+        new.birth_moved(old, order, ISOLATION, zone);
         old.set_owner(None);
         let freed = Block::new(mm.frames.pfn(from), order);
         mm.alloc.give_to_zone(freed, &IrqOff::new());

@@ -9,6 +9,7 @@ mod account;
 mod batches;
 mod check;
 mod config;
+mod efforts;
 mod folio;
 mod groups;
 mod isolated;
@@ -27,8 +28,9 @@ mod stat;
 
 use core::fmt;
 
+use crate::addr::NodeId;
 use crate::alloc::{AllocError, PageAllocator, Pages, Request};
-use crate::boot::Memory;
+use crate::boot::{Memory, Refused};
 use crate::frame::FrameTable;
 use crate::list_lru::{self, ListLrus};
 use crate::lru::{Lru, View};
@@ -42,6 +44,7 @@ pub use account::StateChange;
 pub use batches::BatchesOff;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
+pub(crate) use efforts::Effort;
 pub(crate) use folio::Refusal;
 pub use folio::{ChargeError, Folio, FolioView};
 pub use groups::NoSuchGroup;
@@ -69,6 +72,10 @@ pub struct Mm<P: Platform> {
     pub(crate) reclaimers: Claims,
     /// Where compaction is, by zone; see reclaim.
     pub(crate) scanners: &'static [Scanners],
+    /// How background reclaim fared, by node; see reclaim.
+    efforts: &'static [Effort],
+    /// As configured.
+    swappiness: u8,
 }
 
 impl<P: Platform> Mm<P> {
@@ -79,7 +86,7 @@ impl<P: Platform> Mm<P> {
     pub fn new<'b, const N: usize>(
         memory: Memory<'b, P, N>,
         config: &MmConfig,
-    ) -> Result<Self, (MmInitError, Memory<'b, P, N>)> {
+    ) -> Result<Self, Refused<MmInitError, Memory<'b, P, N>>> {
         let (mm, map) = memory.build(|bump, map| Self::build(bump, map, config))?;
         mm.alloc.populate(map);
         Ok(mm)
@@ -121,6 +128,20 @@ impl<P: Platform> Mm<P> {
             shrinkers: &self.shrinkers,
             lists: &self.list_lrus,
         }
+    }
+
+    /// How background reclaim of a node fared lately.
+    pub(crate) fn effort(&self, node: NodeId) -> Option<&Effort> {
+        self.efforts.get(usize::from(node.0))
+    }
+
+    /// Something was reclaimed: background reclaim is worth another try.
+    pub(crate) fn renew_efforts(&self) {
+        self.efforts.iter().for_each(Effort::renew);
+    }
+
+    pub(crate) fn swappiness(&self) -> u64 {
+        self.swappiness.into()
     }
 
     #[inline]

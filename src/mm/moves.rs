@@ -7,9 +7,11 @@
 
 use core::fmt;
 
-use super::{Folio, FolioView, Isolated, StateChange};
-use crate::frame::{Flags, State};
-use crate::lru::{Backing, Mlock, Move};
+use arrayvec::ArrayVec;
+
+use super::{Folio, FolioView, Isolated, Mm, StateChange};
+use crate::frame::{Flags, FrameNo, State};
+use crate::lru::{Backing, Mlock, Move, SCAN};
 use crate::memcg::PageState;
 use crate::platform::{IrqOff, Platform};
 
@@ -61,8 +63,12 @@ impl<'m, P: Platform> Folio<'m, P> {
     }
 
     /// Notes a use: the first sets a mark, the second moves an inactive folio to the active list (by way of this CPU's batch).
+    /// No effect on one that is to be [dropped behind](FolioView::drop_behind) its use.
     pub fn mark_accessed(&self) {
         let flags = self.record().flags();
+        if flags.contains(Flags::DROP_BEHIND) {
+            return;
+        }
         if !flags.contains(Flags::REFERENCED) {
             self.record().set(Flags::REFERENCED);
         } else if !flags.intersects(Flags::UNEVICTABLE | Flags::ACTIVE) {
@@ -78,17 +84,18 @@ impl<'m, P: Platform> Folio<'m, P> {
     /// unevictable, isolated, or waiting in another CPU's add batch.
     #[inline]
     pub fn activate(&self) {
-        let flags = self.record().flags();
+        let record = self.record();
+        let flags = record.flags();
         if Move::Activate.applies(flags) {
-            self.queue_one(Move::Activate);
+            self.queue(Move::Activate, record.get());
         } else if !flags.intersects(Flags::LRU | Flags::ACTIVE | Flags::UNEVICTABLE) {
             let view = self.0.mm.view();
             view.activate_queued(self.0.frame, &IrqOff::new());
         }
     }
 
-    /// Moves a folio that will not be used again soon, and is mapped nowhere, to where reclaim looks next: to the old end of the
-    /// inactive list if it is clean, else there as soon as it is written.
+    /// Moves a folio that will not be used again soon to where reclaim looks next: to the old end of the inactive list if it is
+    /// clean, else there as soon as it is written. No effect on one in [`PageState::MAPPED`]: whoever maps it uses it.
     pub fn deactivate_file(&self) {
         self.queue_if_applies(Move::DeactivateFile);
     }
@@ -154,11 +161,36 @@ impl<'m, P: Platform> Folio<'m, P> {
     }
 }
 
+impl<P: Platform> Mm<P> {
+    /// [Lets](Folio::let_reclaim) many be reclaimed at the price of few locks: 32 folios of one group go back under one hold.
+    pub fn let_reclaim_all<'f, 'm: 'f>(&self, folios: impl IntoIterator<Item = &'f Folio<'m, P>>) {
+        let mut frames = ArrayVec::<FrameNo, SCAN>::new();
+        for folio in folios {
+            if !core::ptr::eq(folio.mm(), self) {
+                folio.let_reclaim(); // another instance's
+                continue;
+            }
+            folio.record().clear(Flags::PINNED);
+            frames.push(folio.0.frame);
+            if frames.is_full() {
+                self.view().replace(&frames, &IrqOff::new());
+                frames.clear();
+            }
+        }
+        self.view().replace(&frames, &IrqOff::new());
+    }
+}
+
 impl<P: Platform> FolioView<'_, P> {
     /// Marks its contents as newer than what backs them: [`PageState::DIRTY`].
     #[inline]
     pub fn mark_dirty(&self) {
         self.account(PageState::DIRTY, StateChange::Enter);
+    }
+
+    /// Says that its contents are wanted once, as those of a file that is only copied: uses of it no longer count.
+    pub fn drop_behind(&self) {
+        self.record().set(Flags::DROP_BEHIND);
     }
 
     /// Whether its contents are newer than what backs them.
@@ -213,8 +245,9 @@ impl<P: Platform> FolioView<'_, P> {
     }
 
     fn queue_if_applies(&self, kind: Move) {
-        if kind.applies(self.record().flags()) {
-            self.queue_one(kind);
+        let record = self.record();
+        if kind.applies(record.flags()) {
+            self.queue(kind, record.get());
         }
     }
 

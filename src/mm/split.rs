@@ -9,6 +9,7 @@ use core::fmt;
 
 use super::{Folio, FolioView, Isolated, Mm};
 use crate::addr::Order;
+use crate::boot::Refused;
 use crate::frame::FrameNo;
 use crate::platform::{IrqOff, Platform};
 
@@ -52,12 +53,9 @@ impl<P: Platform> Mm<P> {
         if to >= order {
             return Err(SplitError::NotSmaller);
         }
-        if !record.freeze(1) {
-            return Err(SplitError::InUse {
-                references: record.count(),
-            });
-        }
-        self.view().split(frame, to, 1, &IrqOff::new());
+        self.view()
+            .split(frame, to, &IrqOff::new())
+            .map_err(|references| SplitError::InUse { references })?;
         Ok(Parts {
             mm: self,
             next: frame,
@@ -73,13 +71,13 @@ impl<'m, P: Platform> Folio<'m, P> {
     ///
     /// # Errors
     /// [`SplitError`], together with the folio, of which nothing was changed.
-    pub fn split(self, to: Order) -> Result<Split<'m, P>, (SplitError, Self)> {
+    pub fn split(self, to: Order) -> Result<Split<'m, P>, Refused<SplitError, Self>> {
         match self.0.mm.split(self.0.frame, to) {
             Ok(parts) => {
                 core::mem::forget(self);
                 Ok(Split(parts))
             }
-            Err(error) => Err((error, self)),
+            Err(error) => Err(Refused(error, self)),
         }
     }
 }

@@ -27,6 +27,13 @@ pub struct LruStat {
 }
 
 impl<P: Platform> Mm<P> {
+    /// Base frames of a node that are off their lists in someone's hands ([`Isolated`](super::Isolated)) now: anonymous, and listed
+    /// with files. `None` for a node that is none.
+    #[must_use]
+    pub fn isolated_frames(&self, node: NodeId) -> Option<[u64; 2]> {
+        self.view().isolated(u32::from(node.0))
+    }
+
     /// How a group's lists on one node are.
     ///
     /// # Errors

@@ -63,14 +63,14 @@ impl<P: Platform> NodeZone<P> {
     }
 
     /// From the next recomputing of their limits on, the zone's pagesets park nothing, until as many calls of
-    /// [`open_pagesets`](Self::open_pagesets) were made.
+    /// [`open_pagesets`](Self::open_pagesets) undid.
     pub(crate) fn close_pagesets(&self) {
         self.marks.closers.fetch_add(1, Relaxed);
     }
 
-    /// Undoes one [`close_pagesets`](Self::close_pagesets).
-    pub(crate) fn open_pagesets(&self) {
-        self.marks.closers.fetch_sub(1, Relaxed);
+    /// Undoes so many calls of [`close_pagesets`](Self::close_pagesets).
+    pub(crate) fn open_pagesets(&self, closings: u32) {
+        self.marks.closers.fetch_sub(closings, Relaxed);
     }
 
     /// What pagesets must know of it. May be stale.
@@ -81,6 +81,25 @@ impl<P: Platform> NodeZone<P> {
             1 => Pressure::BelowHigh,
             _ => Pressure::Reclaiming,
         }
+    }
+
+    /// Notes that the zone fell below its high watermark, unless more is known.
+    pub(crate) fn fell_below_high(&self) {
+        // Relaxed: a lone word. An exchange, so that it never undoes what the background says.
+        let (from, to) = (Pressure::None as u8, Pressure::BelowHigh as u8);
+        let _ = self
+            .marks
+            .pressure
+            .compare_exchange(from, to, Relaxed, Relaxed);
+    }
+
+    /// Undoes [`fell_below_high`](Self::fell_below_high).
+    pub(crate) fn rose_above_high(&self) {
+        let (from, to) = (Pressure::BelowHigh as u8, Pressure::None as u8);
+        let _ = self
+            .marks
+            .pressure
+            .compare_exchange(from, to, Relaxed, Relaxed);
     }
 
     /// Tells pagesets how the zone stands.
@@ -94,8 +113,11 @@ impl<P: Platform> Nodes<P> {
     pub(crate) fn recompute(&self, tuning: &Tuning) {
         for zone in self.zones {
             let levels = self.fresh_levels(zone, tuning);
-            let set = zone.zone.set_levels(levels);
-            debug_assert_eq!(set, Ok(()), "the formulas keep the order");
+            // The formulas keep the order, and the minimum within the zone. It may have shrunk since: then whoever took
+            // memory from it recomputes next.
+            let _ = zone.zone.set_levels(levels);
+            zone.zone
+                .regroup(zone.zone.managed().saturating_sub(levels.high));
             for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {
                 mark.store(reserve, Relaxed);
             }
@@ -110,8 +132,9 @@ impl<P: Platform> Nodes<P> {
             zones.map(|zone| zone.zone.managed()).sum()
         };
         let min_free_kib = tuning.min_free_kib.unwrap_or_else(|| {
-            let low_memory = managed(&|kind| kind <= ZoneKind::Normal);
-            formulas::min_free_kib(tuning.edition, kib(low_memory))
+            let low_memory = kib(managed(&|kind| kind <= ZoneKind::Normal));
+            // Below 1 MiB, where Linux does not run, its least would be all there is: an eighth goes on from there.
+            formulas::min_free_kib(tuning.edition, low_memory).min(low_memory / 8)
         });
         Share {
             kind: zone.kind,

@@ -325,6 +325,20 @@ impl<P: Platform> Nodes<P> {
         self.zones[usize::from(index)].cut != NEVER
     }
 
+    /// The first frame of a range that does not exist, or is in another zone.
+    pub(crate) fn first_outside(&self, range: FrameRange, zone: u8) -> Option<Pfn> {
+        let mut at = range.start();
+        while at < range.end() {
+            let after = self.runs.partition_point(|run| run.frames.start() <= at);
+            let run = after.checked_sub(1).and_then(|i| self.runs.get(i));
+            match run.filter(|run| run.zone == zone && run.frames.contains(at)) {
+                Some(run) => at = run.frames.end(),
+                None => return Some(at),
+            }
+        }
+        None
+    }
+
     /// The zone that a request from `cpu` asks first; `None` for a CPU without caches.
     #[inline]
     pub(crate) fn first(&self, cpu: CpuId, highest: ZoneKind) -> Option<First> {

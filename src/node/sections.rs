@@ -258,6 +258,14 @@ impl<P: Platform> Nodes<P> {
         found.map(|(_, section)| section)
     }
 
+    /// Whether the zone may have a waiting section.
+    pub(crate) fn has_waiting(&self, zone: u8) -> bool {
+        let next = self.zones[usize::from(zone)]
+            .next_section
+            .load(Ordering::Relaxed);
+        (next as usize) < self.sections.deferred.len()
+    }
+
     /// Brings the deferred frames of a claimed section online. Returns how many; `ready` is told each run before.
     pub(crate) fn bring_online(&self, section: &Section, ready: impl Fn(FrameRange)) -> u64 {
         let mut frames = 0;
@@ -315,6 +323,27 @@ impl<P: Platform> Nodes<P> {
         let all = self.reserved[first..].iter();
         all.take_while(move |reserved| reserved.start() < range.end())
             .map(move |reserved| reserved.intersect(range))
+    }
+
+    /// The first frame of a range that was reserved at boot; memory that was added since is not.
+    pub(crate) fn first_reserved(&self, range: FrameRange) -> Option<Pfn> {
+        let added = self.sections.hotplug.iter();
+        let added = added.filter(|section| section.stage() == Stage::Online);
+        let mut kept = self
+            .reserved_in(range)
+            .flat_map(|reserved| without(reserved, added.clone().map(Section::frames)));
+        kept.next().map(FrameRange::start)
+    }
+
+    /// The first frame of a range whose section is deferred and not online yet.
+    pub(crate) fn first_waiting(&self, range: FrameRange) -> Option<Pfn> {
+        let size = section_frames(P::PAGE_SHIFT);
+        let sections = range.start().0 / size..range.end().0.div_ceil(size);
+        let waiting = sections.filter_map(|i| {
+            let section = self.deferred_section(Pfn(i * size))?;
+            (section.stage() != Stage::Online).then(|| range.start().max(section.frames().start()))
+        });
+        { waiting }.next()
     }
 
     /// The zone of a range whose every frame was reserved at boot, hot-pluggable or not.

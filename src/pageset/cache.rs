@@ -21,7 +21,7 @@ use crate::zone::Zone;
 /// log2 of the most batches that one refill, or one hold of a drain, moves.
 const SCALE_MAX: u32 = 5;
 
-/// Pageblocks that one exchange moves under the fixed rule.
+/// Pageblocks that one exchange moves under the fixed rule, at least.
 const LARGE_BLOCKS: u32 = 3;
 
 /// What a zone lacks, as far as pagesets must know.
@@ -123,7 +123,9 @@ impl Cache {
         true
     }
 
-    /// [`pop`](Self::pop) with the work: moves on to the next chunk, or blocks from the zone to the list first.
+    /// [`pop`](Self::pop) with the work: moves on to the next chunk, or blocks from the zone to the list first, at most
+    /// `most` of them.
+    #[expect(clippy::too_many_arguments, reason = "what a refill depends on")]
     pub(crate) fn refill<P: Platform>(
         &mut self,
         list: ListId,
@@ -131,12 +133,13 @@ impl Cache {
         zone: &Zone<P>,
         home: u32,
         pressure: Pressure,
+        most: u64,
         off: &IrqOff<P>,
     ) -> Option<u32> {
         let index = list.index();
         let frame = self.chunks.pop_below(index).or_else(|| {
-            let mobility = list.mobility()?;
-            let wanted = self.refill_blocks(order, pressure);
+            let mobility = list.mobility().filter(|_| most > 0)?;
+            let wanted = u64::from(self.refill_blocks(order, pressure)).min(most);
             let mut refill = self.chunks.refill(index, wanted as usize);
             zone.take_into(order, mobility, home, &mut refill, off);
             let taken = refill.finish() as i32;
@@ -173,7 +176,15 @@ impl Cache {
             frames = frames.min(room);
         }
         match (self.limits.policy, order) {
-            (Policy::Fixed, Order::PAGEBLOCK) if self.limits.is_large() => LARGE_BLOCKS,
+            (Policy::Fixed, Order::PAGEBLOCK) if self.limits.is_large() => {
+                // Twice as many each time that a CPU only allocates.
+                let most = (self.limits.pageblocks * 3 / 4).max(LARGE_BLOCKS);
+                let blocks = (LARGE_BLOCKS << self.alloc_factor).min(most);
+                if blocks < most {
+                    self.alloc_factor += 1;
+                }
+                blocks
+            }
             (Policy::Fixed, Order::PAGEBLOCK) => 1,
             _ if frames > 1 => (frames >> order.get()).max(2),
             _ => 1,
@@ -217,10 +228,12 @@ impl Cache {
         } else if limit < batch {
             1
         } else if self.limits.policy == Policy::Fixed {
-            // Of large blocks one exchange moves half of what may stay.
-            batch
-                .max(LARGE_BLOCKS * self.weight(list) as u32)
-                .min(limit)
+            // Of large blocks as many as were freed of late, but for a quarter of what may stay.
+            let large = match list.order() {
+                Order::PAGEBLOCK => self.freed().clamp(limit / 4, limit - limit / 4),
+                _ => 0,
+            };
+            batch.max(large).min(limit)
         } else {
             self.freed().max(batch).min(limit - batch)
         })

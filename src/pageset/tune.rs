@@ -28,6 +28,8 @@ pub struct Limits {
     pub high_min: u32,
     /// The highest.
     pub high_max: u32,
+    /// Pageblocks that may be parked under the fixed rule.
+    pub pageblocks: u32,
 }
 
 /// What the limits are computed from.
@@ -58,13 +60,16 @@ impl Limits {
         batch: 1,
         high_min: 0,
         high_max: 0,
+        pageblocks: 0,
     };
 
     /// What a block of `order` counts against the limit. Linux 5.4 cached single frames only, so the fixed rule is free to
-    /// keep a few pageblocks in a large zone: they count a batch each, and may come to six.
+    /// keep some pageblocks in a large zone: `pageblocks` of them fill the limit.
     pub(crate) fn weight(&self, order: Order) -> u16 {
         match (self.policy, order) {
-            (Policy::Fixed, Order::PAGEBLOCK) if self.is_large() => self.batch as u16,
+            (Policy::Fixed, Order::PAGEBLOCK) if self.is_large() => {
+                (self.high_max / self.pageblocks.max(1)).clamp(1, 512) as u16
+            }
             _ => order.frames() as u16,
         }
     }
@@ -95,6 +100,7 @@ fn fixed(inputs: &Inputs) -> Limits {
             batch: batch as u32,
             high_min: high,
             high_max: high,
+            pageblocks: pageblocks(inputs),
         };
     }
     let most = (1u64 << 20).checked_shr(inputs.page_shift).unwrap_or(0);
@@ -105,6 +111,7 @@ fn fixed(inputs: &Inputs) -> Limits {
         batch: batch.max(1),
         high_min: 6 * batch,
         high_max: 6 * batch,
+        pageblocks: pageblocks(inputs),
     }
 }
 
@@ -132,7 +139,15 @@ fn auto(inputs: &Inputs) -> Limits {
         high_min,
         // Linux lets the lower bound win where a small zone has a large watermark.
         high_max: high_max.max(high_min),
+        pageblocks: 0,
     }
+}
+
+/// Of a thirty-second of the zone, a CPU's share: at least six pageblocks, as few as one exchange pays for, and at most 24,
+/// with which an exchange costs each block less than the pageset's own lock.
+fn pageblocks(inputs: &Inputs) -> u32 {
+    let share = inputs.managed / 32 / u64::from(inputs.cpus.max(1));
+    (share / Order::PAGEBLOCK.frames()).clamp(6, 24) as u32
 }
 
 /// One less than the largest power of two that is at most 1.5 times `n`: such batches meet their allocations out of step.
@@ -217,6 +232,18 @@ mod tests {
             assert_eq!(fixed_of(managed), fixed, "{managed}");
             assert_eq!(auto_of(managed, low, cpus), auto, "{managed}/{low}/{cpus}");
         }
+    }
+
+    #[test]
+    fn pageblocks_that_stay_under_the_fixed_rule_are_a_small_share_of_the_zone() {
+        for (managed, cpus, most) in [(176_128, 2, 6), (1 << 20, 2, 24), (1 << 20, 8, 8)] {
+            let limits = Limits::new(Policy::Fixed, &inputs(managed, 0, cpus));
+            assert_eq!(limits.pageblocks, most);
+            let weight = u32::from(limits.weight(Order::PAGEBLOCK));
+            assert!(limits.high_max / weight <= most + 1, "{managed}");
+        }
+        let small = Limits::new(Policy::Fixed, &inputs(100_000, 0, 2));
+        assert_eq!(small.weight(Order::PAGEBLOCK), 512);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Free blocks out of scattered free frames, by moving what is between them.
 //!
-//! Owns: [`Migrate`], what the kernel does for it; [`Mm::compact`]; the two scanners of a zone.
+//! Owns: [`Migrate`], what the kernel does for it; [`Mm::compact`], [`Mm::compact_zone`]; the two scanners of a zone.
 //! Invariants: folios move from lower lines to higher ones, never back, so the scanners meet after as many steps as the zone has
 //! lines. A call looks at no more lines than its budget; the next one goes on where it ended. One thread compacts a
 //! zone at a time. A folio that cannot move stays where it is, mapped as before.
 //! Lock ranks: none is held when a hook is called; takes `LruBatch`, `LruVec`, `Pageset`, `Shard` in turn. Used by: kernels.
 
 use super::evict::{Evict, Release, Unmap};
-use crate::addr::{NodeId, Order, Pfn};
+use crate::addr::{NodeId, Order, Pfn, ZoneKind};
 use crate::frame::Flags;
 use crate::mm::{Frozen, Isolated, Mm, Scan};
 use crate::platform::IrqOff;
@@ -77,6 +77,20 @@ impl<P: Migrate> Mm<P> {
     /// Moves folios within the node's zones until one has a free block of `order` for movable frames. Looks at a bounded number
     /// of lines; [`CompactStop::Budget`] asks to be called again. Not for interrupt handlers.
     pub fn compact(&self, node: NodeId, order: Order) -> Compacted {
+        self.compact_zones(node, order, |_| true)
+    }
+
+    /// As [`compact`](Self::compact), within one zone: for a block that must lie in it. [`CompactStop::Exhausted`] if there is none.
+    pub fn compact_zone(&self, node: NodeId, zone: ZoneKind, order: Order) -> Compacted {
+        self.compact_zones(node, order, |kind| kind == zone)
+    }
+
+    fn compact_zones(
+        &self,
+        node: NodeId,
+        order: Order,
+        wanted: impl Fn(ZoneKind) -> bool,
+    ) -> Compacted {
         let mut done = Compacted {
             moved: 0,
             refused: 0,
@@ -86,7 +100,8 @@ impl<P: Migrate> Mm<P> {
         // What waits in batches has a reference too many, and is on no list; what waits in pagesets is not free in its line.
         self.drain_lru();
         self.allocator().drain_all();
-        for (index, zone) in self.allocator().zones_of(node) {
+        let zones = self.allocator().zones_of(node);
+        for (index, _, zone) in zones.filter(|&(_, kind, _)| wanted(kind)) {
             let Some(scanners) = self.scanners.get(index as usize) else {
                 continue;
             };
@@ -98,7 +113,7 @@ impl<P: Migrate> Mm<P> {
                 done.stop = CompactStop::Busy;
                 continue;
             };
-            match self.compact_zone(zone, order, &mut scan, &mut done) {
+            match self.compact_within(zone, order, &mut scan, &mut done) {
                 CompactStop::Exhausted => {}
                 stop => {
                     done.stop = stop;
@@ -109,7 +124,7 @@ impl<P: Migrate> Mm<P> {
         done
     }
 
-    fn compact_zone(
+    fn compact_within(
         &self,
         zone: &Zone<P>,
         order: Order,
@@ -155,7 +170,7 @@ impl<P: Migrate> Mm<P> {
         while next < end {
             for folio in self.isolate_some(&mut next, end) {
                 let order = folio.order();
-                let Some(target) = take_target(zone, scan, order) else {
+                let Some(target) = self.take_target(zone, scan, order) else {
                     done.refused += order.frames();
                     continue; // dropped: put back
                 };
@@ -168,8 +183,27 @@ impl<P: Migrate> Mm<P> {
         }
     }
 
+    /// A block of `order` from the highest line above the source that has one.
+    fn take_target(&self, zone: &Zone<P>, scan: &mut Scan<'_>, order: Order) -> Option<Block> {
+        let off = IrqOff::new();
+        let mut line = scan.target;
+        while line > scan.source + 1 {
+            let fits = zone.line_use(line - 1).is_some_and(|line| line.is_target);
+            let target = || self.allocator().take_target(zone, line - 1, order, &off);
+            if fits && let Some(block) = target() {
+                return Some(block);
+            }
+            line -= 1;
+            // A larger folio may be too large for what is free here, though others fit.
+            if order == Order::ZERO {
+                scan.target = line;
+            }
+        }
+        None
+    }
+
     /// Moves a folio to the block and says whether it did; if not, the block goes back to its zone.
-    fn migrate(&self, folio: Isolated<'_, P>, block: Block) -> bool {
+    pub(super) fn migrate(&self, folio: Isolated<'_, P>, block: Block) -> bool {
         let mut target = Target(self, Some(block));
         if folio.record().flags().contains(Flags::WRITEBACK) || P::unmap(&folio) == Unmap::Busy {
             return false;
@@ -257,22 +291,4 @@ impl<P: Evict> Drop for Unreachable<'_, P> {
             drop(Unmapped(Some(frozen.thaw())));
         }
     }
-}
-
-/// A block of `order` from the highest line above the source that has one.
-fn take_target<P: Migrate>(zone: &Zone<P>, scan: &mut Scan<'_>, order: Order) -> Option<Block> {
-    let off = IrqOff::new();
-    let mut line = scan.target;
-    while line > scan.source + 1 {
-        let fits = zone.line_use(line - 1).is_some_and(|line| line.is_target);
-        if fits && let Some(block) = zone.take_from_line(line - 1, order, &off) {
-            return Some(block);
-        }
-        line -= 1;
-        // A larger folio may be too large for what is free here, though others fit.
-        if order == Order::ZERO {
-            scan.target = line;
-        }
-    }
-    None
 }

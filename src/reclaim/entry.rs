@@ -5,21 +5,21 @@
 //! makes a bounded number of rounds. A thread inside its own reclaim is refused, with an error.
 //! Lock ranks: `MemcgTree` for each step of the walk. Used by: kernels.
 
-use super::evict::{Evict, Oom};
+use super::evict::Evict;
 use super::scan::Progress;
-use crate::addr::{Order, ZoneKind};
-use crate::alloc::{AllocError, Pages, Request};
-use crate::memcg::{self, Event, Force, MemcgId, Walk};
+use crate::addr::{NodeId, ZoneKind};
+use crate::alloc::{AllocError, Oom, Pages, Request};
+use crate::boot::Refused;
+use crate::memcg::{self, Event, Force, MemcgId};
 use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
-use crate::platform::IrqOff;
-use crate::sync::Refused;
+use crate::sync::NoClaim;
 
 /// Rounds of reclaim that one request makes before it gives up (`MAX_RECLAIM_RETRIES`).
 const ROUNDS: u32 = 16;
 /// Frames that a round frees at least, if it can (`SWAP_CLUSTER_MAX`).
 const CLUSTER: u64 = 32;
-/// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
-const FIRST_PRIORITY: u32 = 12;
+/// A group at its limit gives up a 128th of it at most for one charge: all that is freed beyond need stands empty.
+const SHARE_SHIFT: u32 = 7;
 
 /// A group's limit does not ask where its frames are.
 const ANY_ZONE: ZoneKind = ZoneKind::Movable;
@@ -53,59 +53,32 @@ pub struct Reclaimed {
 
 impl Reclaimed {
     /// Whether anything was freed. Objects may or may not have freed frames with them: worth another try.
-    fn any(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.freed > 0 || self.objects > 0
     }
 }
 
 impl<P: Evict> Mm<P> {
-    /// Allocates frames, reclaiming others if none are free. May call every hook of [`Evict`].
+    /// Allocates frames, reclaiming others if too few are free, as far as the request allows. May call every hook of
+    /// [`Evict`]; a request that may not reclaim directly calls [`Evict::wake_background`] at most.
     ///
     /// # Errors
     /// [`AllocError`] if memory is short and nothing more could be reclaimed.
+    #[inline(always)]
     pub fn alloc(&self, request: Request) -> Result<Pages<'_, P>, AllocError> {
-        let mut rounds = 0;
-        loop {
-            let (error, node) = match self.try_alloc(request) {
-                Ok(pages) => return Ok(pages),
-                Err(error @ AllocError::OutOfMemory { node, .. }) => (error, node),
-                Err(error) => return Err(error),
-            };
-            P::wake_background(node);
-            let order = request.order();
-            if order > Order::ZERO
-                && P::compact(self, node, order)
-                && let Ok(pages) = self.try_alloc(request)
-            {
-                return Ok(pages);
-            }
-            if rounds == ROUNDS {
-                return Err(error);
-            }
-            rounds += 1;
-            let target = CLUSTER.max(request.order().frames());
-            let reclaimed = self.reclaim_subtree(MemcgId::ROOT, target, request.highest());
-            match reclaimed.stop {
-                Stop::Nested => return Err(error),
-                Stop::Crowded => P::relax(),
-                // Frames that were freed wait in pagesets, not only in this CPU's.
-                Stop::Enough | Stop::Exhausted if reclaimed.any() => self.allocator().drain_all(),
-                Stop::Enough | Stop::Exhausted => {
-                    self.allocator().drain_all();
-                    if let Ok(pages) = self.try_alloc(request) {
-                        return Ok(pages);
-                    }
-                    if P::oom(None) == Oom::Fail {
-                        return Err(error);
-                    }
-                }
-            }
-        }
+        self.allocator().alloc_with(request, self)
     }
 
     /// Frees up to `target` frames, from every group.
     pub fn reclaim(&self, target: u64) -> Reclaimed {
         self.reclaim_subtree(MemcgId::ROOT, target, ANY_ZONE)
+    }
+
+    /// Frees up to `target` frames of one node, from every group.
+    pub fn reclaim_node(&self, node: NodeId, target: u64) -> Reclaimed {
+        let mut progress = Progress::new(MemcgId::ROOT, ANY_ZONE, target);
+        progress.node = Some(node.0.into());
+        self.reclaim_with(progress)
     }
 
     /// Frees up to `target` frames that are charged to a group or below it.
@@ -134,7 +107,16 @@ impl<P: Evict> Mm<P> {
     }
 
     /// Scans a subtree at rising priority until `target` frames of zones up to `highest` are free.
-    fn reclaim_subtree(&self, root: MemcgId, target: u64, highest: ZoneKind) -> Reclaimed {
+    pub(super) fn reclaim_subtree(
+        &self,
+        root: MemcgId,
+        target: u64,
+        highest: ZoneKind,
+    ) -> Reclaimed {
+        self.reclaim_with(Progress::new(root, highest, target))
+    }
+
+    fn reclaim_with(&self, mut progress: Progress) -> Reclaimed {
         let none = |stop| Reclaimed {
             freed: 0,
             scanned: 0,
@@ -143,27 +125,14 @@ impl<P: Evict> Mm<P> {
         };
         let _claim = match self.reclaimers.claim(P::task()) {
             Ok(claim) => claim,
-            Err(Refused::Nested) => return none(Stop::Nested),
-            Err(Refused::Full) => return none(Stop::Crowded),
+            Err(NoClaim::Nested) => return none(Stop::Nested),
+            Err(NoClaim::Full) => return none(Stop::Crowded),
         };
         // What waits in this CPU's batches is on no list yet.
         self.drain_lru_cpu(P::cpu());
-        let mut progress = Progress {
-            root,
-            highest,
-            target,
-            freed: 0,
-            scanned: 0,
-            objects: 0,
-            priority: FIRST_PRIORITY,
-            force_deactivate: false,
-        };
-        self.scan_at_rising_priority(root, &mut progress);
-        if progress.freed == 0 {
-            // Other CPUs' batches may hold all there is, and active lists what the balance spared.
-            self.drain_lru();
-            progress.force_deactivate = true;
-            self.scan_at_rising_priority(root, &mut progress);
+        self.scan_subtree(&mut progress);
+        if progress.freed > 0 {
+            self.renew_efforts();
         }
         let stop = if progress.left() == 0 {
             Stop::Enough
@@ -177,39 +146,6 @@ impl<P: Evict> Mm<P> {
             stop,
         }
     }
-
-    fn scan_at_rising_priority(&self, root: MemcgId, progress: &mut Progress) {
-        for priority in (0..=FIRST_PRIORITY).rev() {
-            progress.priority = priority;
-            for node in 0..self.memcgs().nodes() {
-                self.scan_node(root, node, progress);
-            }
-            if progress.left() == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Scans a subtree's lruvecs on one node at one priority.
-    fn scan_node(&self, root: MemcgId, node: u32, progress: &mut Progress) {
-        // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
-        // the last priority each looks at everything: what it says is exhausted must be.
-        let mut shared = (progress.priority > 0).then(|| Walk::new(root, node));
-        let mut last = None;
-        while progress.left() > 0 {
-            let off = IrqOff::new();
-            let next = match (&mut shared, last) {
-                (Some(walk), _) => self.memcgs().step(walk, &off),
-                (None, None) => Some(root),
-                (None, Some(last)) => self.memcgs().next_in_subtree(root, last, &off),
-            };
-            drop(off);
-            let Some(group) = next else { break };
-            last = Some(group);
-            self.shrink_lruvec(group, node, progress);
-            self.shrink_objects_of(group, node, progress);
-        }
-    }
 }
 
 impl<'m, P: Evict> Pages<'m, P> {
@@ -221,7 +157,7 @@ impl<'m, P: Evict> Pages<'m, P> {
         self,
         mm: &'m Mm<P>,
         memcg: MemcgId,
-    ) -> Result<Folio<'m, P>, (ChargeError, Self)> {
+    ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
         let mut pages = self;
         for round in 0..=ROUNDS {
             let (refusal, back) = match pages.charge_or_full(mm, memcg, Force::Within) {
@@ -233,7 +169,7 @@ impl<'m, P: Evict> Pages<'m, P> {
                 mm.note_refusal(refusal);
             }
             let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
-                return Err((mm.charge_error(memcg, refusal), pages));
+                return Err(Refused(mm.charge_error(memcg, refusal), pages));
             };
             if round == ROUNDS {
                 break;
@@ -241,7 +177,9 @@ impl<'m, P: Evict> Pages<'m, P> {
             let Some(full) = mm.memcgs().id_of(full) else {
                 continue; // it ends, and with it its limit
             };
-            let reclaimed = mm.reclaim_subtree(full, CLUSTER.max(pages.order().frames()), ANY_ZONE);
+            let cluster = mm.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
+            let target = cluster.min(CLUSTER).max(pages.order().frames());
+            let reclaimed = mm.reclaim_subtree(full, target, ANY_ZONE);
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
@@ -256,6 +194,6 @@ impl<'m, P: Evict> Pages<'m, P> {
         }
         pages
             .charge_or_full(mm, memcg, Force::Within)
-            .map_err(|(refusal, pages)| (mm.charge_error(memcg, refusal), pages))
+            .map_err(|(refusal, pages)| Refused(mm.charge_error(memcg, refusal), pages))
     }
 }

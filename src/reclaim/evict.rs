@@ -4,6 +4,7 @@
 //! Lock ranks: none is held when a hook is called. Used by: reclaim.
 
 use crate::addr::{NodeId, Order, Pfn};
+use crate::alloc::Oom;
 use crate::lru::{Backing, Shadow, Swap};
 use crate::memcg::MemcgId;
 use crate::mm::{Isolated, Mm};
@@ -53,15 +54,6 @@ pub enum Release {
     Done,
     /// It cannot now: keep the folio.
     Busy,
-}
-
-/// What to do when nothing can be reclaimed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Oom {
-    /// Memory was, or will be, freed: try again.
-    Retry,
-    /// Let the request fail.
-    Fail,
 }
 
 /// How a kernel takes part in reclaim. Hooks may sleep, take their own locks, and call

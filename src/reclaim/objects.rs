@@ -8,7 +8,7 @@ use super::scan::Progress;
 use crate::addr::NodeId;
 use crate::memcg::MemcgId;
 use crate::mm::Mm;
-use crate::sync::Refused;
+use crate::sync::NoClaim;
 
 /// Why no shrinker was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +34,8 @@ impl<P: Evict> Mm<P> {
     ) -> Result<u64, ShrinkError> {
         let claim = self.reclaimers.claim(P::task());
         let _claim = claim.map_err(|refused| match refused {
-            Refused::Nested => ShrinkError::Nested,
-            Refused::Full => ShrinkError::Crowded,
+            NoClaim::Nested => ShrinkError::Nested,
+            NoClaim::Full => ShrinkError::Crowded,
         })?;
         let totals = self
             .shrinkers()

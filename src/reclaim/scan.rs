@@ -1,17 +1,19 @@
 //! Scanning the lists of one lruvec.
 //!
-//! Owns: the inactive and the active scan, and the balance between them.
+//! Owns: [`Progress`]; the inactive and the active scan.
 //! Invariants: at most 32 folios are in hand at a time; those that stay are back on a list, those that go are freed in
 //! bulk, before the next 32 are taken. A hook that panics puts its folios back.
-//! Lock ranks: `LruBatch`, `LruVec`, one after the other. Used by: entry.
+//! Lock ranks: `LruBatch`, `LruVec`, one after the other. Used by: walk.
 
 use arrayvec::ArrayVec;
 
+use super::balance::{Balance, ListSizes, Protected, Split, frames_to_scan, inactive_is_low};
 use super::evict::Evict;
 use super::verdict::{Look, Tally, Verdict, judge};
+use super::walk::{FIRST_PRIORITY, Pass};
 use crate::addr::ZoneKind;
 use crate::frame::{Flags, FrameNo};
-use crate::lru::{Backing, ListKind, SCAN, Scanned};
+use crate::lru::{Backing, Costs, ListKind, SCAN, Scanned, Swap};
 use crate::memcg::{LruVecIndex, MemcgId};
 use crate::mm::{Isolated, Mm};
 use crate::platform::IrqOff;
@@ -46,10 +48,20 @@ pub(super) struct Progress {
     pub(super) scanned: u64,
     /// Objects that shrinkers freed, as they said.
     pub(super) objects: u64,
+    /// The node whose frames are of use, if only one's are.
+    pub(super) node: Option<u32>,
+    /// Whether the walk is shared with nobody.
+    pub(super) alone: bool,
+    /// Whether anonymous folios are left alone.
+    pub(super) spares_anon: bool,
     /// How much of each list is looked at: its length shifted right by this.
     pub(super) priority: u32,
-    /// Whether active lists are scanned even if the inactive ones are long enough.
-    pub(super) force_deactivate: bool,
+    /// What is spared no longer.
+    pub(super) pass: Pass,
+    /// Whether a group was spared, or partly, for what `low` protects.
+    pub(super) low_spared: bool,
+    /// Base frames of the longest list met at this priority.
+    pub(super) longest: u64,
 }
 
 /// An lruvec, and the group that it must still belong to.
@@ -60,52 +72,133 @@ struct LruVecOf {
 }
 
 impl Progress {
+    /// Nothing done yet.
+    pub(super) fn new(root: MemcgId, highest: ZoneKind, target: u64) -> Self {
+        Self {
+            root,
+            highest,
+            target,
+            freed: 0,
+            scanned: 0,
+            objects: 0,
+            node: None,
+            alone: false,
+            spares_anon: false,
+            priority: FIRST_PRIORITY,
+            pass: Pass::Gentle,
+            low_spared: false,
+            longest: 0,
+        }
+    }
+
     pub(super) fn left(&self) -> u64 {
         self.target.saturating_sub(self.freed)
     }
 }
 
+/// One backing's part of a round over an lruvec.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    backing: Backing,
+    /// Base frames still to be looked at.
+    left: u64,
+    tally: Tally,
+}
+
 impl<P: Evict> Mm<P> {
     /// Scans a group's lruvec on one node at the given priority, as long as the group is in the tree.
-    pub(super) fn shrink_lruvec(&self, group: MemcgId, node: u32, progress: &mut Progress) {
+    pub(super) fn shrink_lruvec(
+        &self,
+        group: MemcgId,
+        node: u32,
+        protected: Protected,
+        progress: &mut Progress,
+    ) {
         let lruvec = LruVecOf {
             group,
             index: self.memcgs().lruvec_of(group.slot, node),
         };
-        for backing in [Backing::Anon, Backing::File] {
-            let (mut inactive, active) = self.sizes(lruvec.index, backing, progress.highest);
-            if progress.force_deactivate || inactive_is_low(inactive, active, P::PAGE_SHIFT) {
-                self.shrink_active(lruvec, backing, active >> progress.priority, progress);
-                // What was deactivated counts: or the last folios of a list would be out of a round's reach.
-                (inactive, _) = self.sizes(lruvec.index, backing, progress.highest);
-            }
-            let mut tally = Tally::default();
-            let mut left = inactive >> progress.priority;
-            while left > 0 && progress.left() > 0 {
-                // Never takes more in hand than are wanted: what is freed beyond the target would be faulted in again.
-                let want = left.min(SCAN as u64).min(progress.left());
-                if self.shrink_inactive(lruvec, backing, want as u32, progress, &mut tally) == 0 {
-                    break;
+        let mut parts = self.parts(lruvec, protected, progress);
+        while progress.left() > 0 {
+            // Never takes more in hand than are wanted: what is freed beyond the target would be faulted in again.
+            let sum = parts.iter().map(|part| part.left).sum::<u64>();
+            let batch = sum.min(SCAN as u64).min(progress.left());
+            for part in &mut parts {
+                let share = u128::from(batch) * u128::from(part.left);
+                let want = share.div_ceil(u128::from(sum.max(1))) as u64;
+                let want = want.min(progress.left());
+                if want > 0 {
+                    let scanned = self.shrink_inactive(lruvec, want as u32, progress, part);
+                    part.left = if scanned == 0 { 0 } else { part.left - want };
                 }
-                left = left.saturating_sub(want);
             }
-            // Once for the list, not for each 32: it takes the lock of every group above.
-            let (written, stayed, off) = (tally.written, tally.stayed, IrqOff::new());
-            self.view()
-                .add_cost(lruvec.index, backing, written, stayed, &off);
+            if parts.iter().all(|part| part.left == 0) {
+                break;
+            }
         }
+        for part in parts {
+            // Once for the list, not for each 32: it takes the lock of every group above.
+            let (written, stayed, off) = (part.tally.written, part.tally.stayed, IrqOff::new());
+            self.view()
+                .add_cost(lruvec.index, part.backing, written, stayed, &off);
+        }
+    }
+
+    /// What is to be looked at of each backing. Makes active folios inactive where those are few.
+    fn parts(&self, lruvec: LruVecOf, protected: Protected, progress: &mut Progress) -> [Part; 2] {
+        let (sizes, costs) = self.sizes(lruvec.index, progress.highest);
+        let longest = sizes.into_iter().max().unwrap_or(0);
+        progress.longest = progress.longest.max(longest);
+        let size = |kind: ListKind| sizes[kind as usize];
+        let deactivates = |backing| {
+            progress.pass >= Pass::Deactivate
+                || inactive_is_low(
+                    size(ListKind::inactive(backing)),
+                    size(ListKind::active(backing)),
+                    P::PAGE_SHIFT,
+                )
+        };
+        let balance = Balance {
+            swap: if progress.spares_anon {
+                Swap::Full
+            } else {
+                P::swap()
+            },
+            swappiness: self.swappiness(),
+            priority: progress.priority,
+            of_group: progress.root != MemcgId::ROOT,
+            file_deactivates: deactivates(Backing::File),
+        };
+        let split = Split::new(&sizes, costs, &balance);
+        let ending = !self.memcgs().is_live(lruvec.group);
+        [Backing::Anon, Backing::File].map(|backing| {
+            let part = |size| {
+                let frames = frames_to_scan(size, protected, progress.priority, ending);
+                split.part(frames, backing, ending)
+            };
+            let mut inactive = size(ListKind::inactive(backing));
+            if inactive + size(ListKind::active(backing)) > 0 && deactivates(backing) {
+                // What was deactivated counts: or the last folios of a list would be out of a round's reach.
+                let want = part(size(ListKind::active(backing)));
+                inactive += self.shrink_active(lruvec, backing, want, progress);
+            }
+            Part {
+                backing,
+                left: part(inactive),
+                tally: Tally::default(),
+            }
+        })
     }
 
     /// Scans up to `want` folios from an inactive list's old end. Returns how many were looked at.
     fn shrink_inactive(
         &self,
         lruvec: LruVecOf,
-        backing: Backing,
         want: u32,
         progress: &mut Progress,
-        tally: &mut Tally,
+        part: &mut Part,
     ) -> u32 {
-        let list = ListKind::inactive(backing);
+        let (list, tally) = (ListKind::inactive(part.backing), &mut part.tally);
         let (in_hand, scanned) = self.take_tail(lruvec, list, want, progress.highest);
         progress.scanned += u64::from(scanned);
         let mut freed = Frozen {
@@ -155,9 +248,15 @@ impl<P: Evict> Mm<P> {
         kept.push(folio);
     }
 
-    /// Moves up to `want` folios from an active list's old end to the inactive one.
-    fn shrink_active(&self, lruvec: LruVecOf, backing: Backing, want: u64, progress: &Progress) {
-        let mut left = want;
+    /// Moves up to `want` folios from an active list's old end to the inactive one. Returns base frames moved.
+    fn shrink_active(
+        &self,
+        lruvec: LruVecOf,
+        backing: Backing,
+        want: u64,
+        progress: &Progress,
+    ) -> u64 {
+        let (mut left, mut moved) = (want, 0);
         while left > 0 {
             let (in_hand, scanned) = self.take_tail(
                 lruvec,
@@ -173,10 +272,12 @@ impl<P: Evict> Mm<P> {
                 P::referenced(folio);
                 folio.record().clear(Flags::ACTIVE);
                 folio.record().set(Flags::WORKINGSET);
+                moved += folio.order().frames();
             }
             self.put_back_all(in_hand);
             left = left.saturating_sub(u64::from(scanned));
         }
+        moved
     }
 
     /// Isolates up to `want` folios from a list's old end: those, and how many entries were looked at.
@@ -214,46 +315,13 @@ impl<P: Evict> Mm<P> {
         self.free_dead(&dead, &off);
     }
 
-    /// Base frames on the inactive and the active list, in zones up to `highest`.
-    fn sizes(&self, lruvec: LruVecIndex, backing: Backing, highest: ZoneKind) -> (u64, u64) {
+    /// Base frames on each list, in zones up to `highest`, and what reclaim of them cost lately.
+    fn sizes(&self, lruvec: LruVecIndex, highest: ZoneKind) -> (ListSizes, Costs) {
         let off = IrqOff::new();
         let sizes = self.view().lock_index(lruvec, &off).map(|held| {
             let size = |list| held.lruvec.frames_up_to(list, highest);
-            (
-                size(ListKind::inactive(backing)),
-                size(ListKind::active(backing)),
-            )
+            (ListKind::ALL.map(size), held.lruvec.costs)
         });
         sizes.unwrap_or_default()
-    }
-}
-
-/// Whether the inactive list is too short for folios to prove themselves on: inactive × ratio < active, with
-/// ratio = ⌊√(10 × size in GiB)⌋, at least 1 (reclaim.md 3.2).
-fn inactive_is_low(inactive: u64, active: u64, page_shift: u32) -> bool {
-    let gib = (inactive + active) >> (30 - page_shift);
-    let ratio = (10 * gib).isqrt().max(1);
-    inactive * ratio < active
-}
-
-#[cfg(test)]
-mod tests {
-    use super::inactive_is_low;
-
-    #[test]
-    fn the_inactive_share_shrinks_with_the_square_root_of_the_size() {
-        // reclaim.md 3.2: at 1 GiB a third may be inactive, at 10 GiB a tenth, at 1 TiB a hundred-and-first.
-        for (gib, ratio) in [(0, 1), (1, 3), (4, 6), (10, 10), (100, 31), (1024, 101)] {
-            let frames = (gib << 18).max(2560);
-            let edge = frames / (ratio + 1);
-            assert!(
-                inactive_is_low(edge - 1, frames - edge + 1, 12),
-                "{gib} GiB"
-            );
-            assert!(
-                !inactive_is_low(edge + 1, frames - edge - 1, 12),
-                "{gib} GiB"
-            );
-        }
     }
 }

@@ -47,7 +47,15 @@ impl<P: Platform> fmt::Display for Zoneinfo<'_, P> {
             writeln!(f, "        spanned  {}", zone.span.frames())?;
             writeln!(f, "        present  {}", zone.present)?;
             writeln!(f, "        managed  {}", zone.managed)?;
+            writeln!(f, "        cma      {}", zone.cma)?;
             writeln!(f, "      nr_free_pages {}", zone.free)?;
+            writeln!(
+                f,
+                "      nr_reserved_highatomic {}",
+                zone.reserved_highatomic
+            )?;
+            writeln!(f, "      nr_free_highatomic {}", zone.free_highatomic)?;
+            writeln!(f, "      nr_free_cma  {}", zone.free_cma)?;
             writeln!(f, "  pagesets")?;
             writeln!(f, "              count: {}", zone.parked)?;
             writeln!(f, "  start_pfn:           {}", zone.span.start().0)?;

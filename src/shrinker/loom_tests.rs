@@ -8,13 +8,12 @@
 extern crate std;
 
 use std::boxed::Box;
-use std::vec::Vec;
 
 use super::{Count, Scan, Shrinker, ShrinkerConfig, Shrinkers, Target};
 use crate::addr::NodeId;
-use crate::boot::{Bump, Storage};
 use crate::loom_host::{LoomLock, model_platform, run_as};
-use crate::memcg::{MemcgId, MemcgLimits, Memcgs};
+use crate::loom_machine::{carved, memcgs};
+use crate::memcg::{MemcgId, Memcgs};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,25 +63,11 @@ struct Machine<P: Platform> {
 }
 
 impl<P: Platform> Machine<P> {
-    fn carve(bump: &mut Bump<'_>) -> Self {
-        let limits = MemcgLimits {
-            groups: 2,
-            depth: 1,
-            owners: 2,
-        };
-        Self {
-            memcgs: Memcgs::build(bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits")),
-            shrinkers: Shrinkers::build(bump, 1, 2).unwrap(),
-        }
-    }
-
     fn new() -> &'static Self {
-        let mut measure = Bump::measuring();
-        Self::carve(&mut measure);
-        let mut memory = Vec::new();
-        memory.resize_with(measure.used(), core::mem::MaybeUninit::uninit);
-        let mut storage = Storage::from_static(memory.leak());
-        Box::leak(Box::new(Self::carve(&mut Bump::new(&mut storage))))
+        Box::leak(Box::new(carved(|bump| Self {
+            memcgs: memcgs(bump, 2),
+            shrinkers: Shrinkers::build(bump, 1, 2).unwrap(),
+        })))
     }
 }
 

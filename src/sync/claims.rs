@@ -15,7 +15,7 @@ pub(crate) struct Claims {
 
 /// Why a claim was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum NoClaim {
     /// This name holds a claim: the caller is inside its own work.
     Nested,
     /// Every slot is taken.
@@ -32,22 +32,25 @@ impl Claims {
         Self { slots }
     }
 
-    /// Claims a slot under `name`, which must be the calling thread's own: nobody else adds or removes it.
-    pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, Refused> {
+    /// Whether the calling thread, whose own name it must be, holds a claim.
+    pub(crate) fn holds(&self, name: u64) -> bool {
         let mark = name.saturating_add(1);
         // Only this thread writes its own mark, so it sees its own latest store without any ordering.
-        if self
-            .slots
-            .iter()
-            .any(|slot| slot.load(Ordering::Relaxed) == mark)
-        {
-            return Err(Refused::Nested);
+        let mut slots = self.slots.iter();
+        slots.any(|slot| slot.load(Ordering::Relaxed) == mark)
+    }
+
+    /// Claims a slot under `name`, which must be the calling thread's own: nobody else adds or removes it.
+    pub(crate) fn claim(&self, name: u64) -> Result<Claim<'_>, NoClaim> {
+        if self.holds(name) {
+            return Err(NoClaim::Nested);
         }
+        let mark = name.saturating_add(1);
         let free = |slot: &&AtomicU64| {
             slot.compare_exchange(0, mark, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         };
-        self.slots.iter().find(free).map(Claim).ok_or(Refused::Full)
+        self.slots.iter().find(free).map(Claim).ok_or(NoClaim::Full)
     }
 }
 
@@ -67,9 +70,9 @@ mod tests {
     fn a_name_is_claimed_once_and_a_full_set_refuses() {
         let claims = Claims::new(Box::leak(Box::new([AtomicU64::new(0), AtomicU64::new(0)])));
         let first = claims.claim(7).unwrap();
-        assert_eq!(claims.claim(7).unwrap_err(), Refused::Nested);
+        assert_eq!(claims.claim(7).unwrap_err(), NoClaim::Nested);
         let second = claims.claim(8).unwrap();
-        assert_eq!(claims.claim(9).unwrap_err(), Refused::Full);
+        assert_eq!(claims.claim(9).unwrap_err(), NoClaim::Full);
         drop(first);
         assert!(claims.claim(7).is_ok());
         drop(second);

@@ -12,7 +12,7 @@ mod lock;
 mod per_cpu;
 pub(crate) mod twin;
 
-pub(crate) use claims::{Claims, Refused};
+pub(crate) use claims::{Claims, NoClaim};
 pub use epoch::{Epoch, GraceBusy, Pinned, Pins};
 pub use lock::{Held, Lock, Ranked};
 pub use per_cpu::{CachePadded, PerCpu};

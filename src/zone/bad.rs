@@ -1,6 +1,7 @@
 //! Frames that hardware has found bad.
 //!
-//! Owns: marking them. Invariants: a bad frame is never free; it stays managed, and is counted in `bad_frames`.
+//! Owns: marking them. Invariants: a bad frame is never free; it stays managed, and is counted in `bad_frames`. One that was in
+//! use when it was marked is awaited until it comes back.
 //! Lock ranks: `Shard`, one at a time.
 //! Used by: alloc.
 
@@ -58,6 +59,13 @@ impl<P: Platform> Zone<P> {
         self.bad.load(Relaxed)
     }
 
+    /// Bad frames that were in use when they were marked and have come back since the last call: whoever kept pagesets
+    /// closed for them may open them again.
+    #[inline]
+    pub(crate) fn take_returned(&self) -> u32 {
+        self.holes.take_returned()
+    }
+
     /// Whether a frame was marked bad.
     #[must_use]
     pub fn is_bad(&self, pfn: Pfn) -> bool {
@@ -87,6 +95,7 @@ impl Shard {
         hole.bad.set(place, 0);
         self.update(line, info.present(n));
         if !self.is_free(frame) {
+            hole.awaited.set(place, 0);
             return Ok(WasBad::InUse);
         }
         let mut mask: Words = [0; 8];

@@ -9,8 +9,9 @@ use core::fmt;
 use super::Zone;
 use super::counts::Counts;
 use super::info::Info;
-use super::line::{self, ALL_FREE, PLACES, WHOLE};
+use super::line::{ALL_FREE, PLACES};
 use super::mobility::Mobility;
+use super::shape::Shape;
 use super::shard::{SETS, Shard};
 use crate::addr::Pfn;
 use crate::platform::{IrqOff, Platform};
@@ -40,6 +41,13 @@ pub enum ZoneFault {
     Counter(Pfn),
     /// The highatomic lines do not make up the reserve.
     Reserve {
+        /// As noted.
+        noted: u64,
+        /// As counted.
+        counted: u64,
+    },
+    /// The CMA lines do not make up what is counted as CMA.
+    Cma {
         /// As noted.
         noted: u64,
         /// As counted.
@@ -101,15 +109,18 @@ impl<P: Platform> Zone<P> {
                 counted: managed,
             });
         }
-        let lines = self.infos.iter();
-        let reserved =
-            lines.filter(|&info| Info(info.load(Relaxed)).kind() == Mobility::HighAtomic);
-        let (noted, counted) = (
-            self.reserved_highatomic(),
-            reserved.count() as u64 * u64::from(PLACES),
-        );
+        let frames_of = |kind: Mobility| {
+            let lines = self.infos.iter();
+            let lines = lines.filter(|&info| Info(info.load(Relaxed)).kind() == kind);
+            lines.count() as u64 * u64::from(PLACES)
+        };
+        let (noted, counted) = (self.reserved_highatomic(), frames_of(Mobility::HighAtomic));
         if noted != counted {
             return Err(ZoneFault::Reserve { noted, counted });
+        }
+        let (noted, counted) = (self.cma_frames(), frames_of(Mobility::Cma));
+        if noted != counted {
+            return Err(ZoneFault::Cma { noted, counted });
         }
         let behind = self
             .free
@@ -144,7 +155,7 @@ impl Shard {
         if free != info.free() {
             return Err(ZoneFault::FreeCount);
         }
-        if line::class_at_most(&words, WHOLE as i8) != info.class() {
+        if Shape::of(&words).class() != info.class() || Shape::of(&bits) != self.shape(line) {
             return Err(ZoneFault::Class);
         }
         let (giant, place) = self.giant(line);
@@ -163,6 +174,13 @@ impl Shard {
         let hole = self.holes.of(info.holes());
         let says_something = hole.is_some_and(|hole| hole.unusable() != [0; 8]);
         if (info.holes() != 0) != says_something {
+            return Err(ZoneFault::Record);
+        }
+        let strays = hole.is_some_and(|hole| {
+            let (bad, awaited) = (hole.bad.load(), hole.awaited.load());
+            (0..8).any(|i| awaited[i] & !bad[i] != 0)
+        });
+        if strays {
             return Err(ZoneFault::Record);
         }
         let (absent, unusable) = match hole {
@@ -187,11 +205,16 @@ impl Shard {
             let words = self.giants[giant as usize].load();
             let info: Info = self.giant_info(giant);
             let free: u32 = words.iter().map(|word| word.count_ones()).sum();
-            let class = line::class_at_most(&words, WHOLE as i8);
+            let shape = Shape::of(&words);
+            let class = shape.class();
             let in_sets = (0..10).all(|set: u32| {
                 self.pool.contains(set, giant) == (class >= 0 && set == class as u32)
             });
-            if free != info.free() || class != info.class() || !in_sets {
+            if free != info.free()
+                || class != info.class()
+                || shape != self.giant_shape(giant)
+                || !in_sets
+            {
                 return Err(giant);
             }
             if class >= 0 {
@@ -223,6 +246,9 @@ impl fmt::Display for ZoneFault {
             Self::Counter(pfn) => write!(f, "shard {pfn}: a counter differs from the recount"),
             Self::Reserve { noted, counted } => {
                 write!(f, "{noted} highatomic frames noted, {counted} counted")
+            }
+            Self::Cma { noted, counted } => {
+                write!(f, "{noted} CMA frames noted, {counted} counted")
             }
             Self::Managed { noted, counted } => {
                 write!(f, "{noted} managed frames noted, {counted} counted")

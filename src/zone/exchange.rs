@@ -6,7 +6,7 @@
 //! Used by: pageset, alloc.
 
 use super::info::Fault;
-use super::lend::Lend;
+use super::lend::{Lend, smallest_claimed};
 use super::line::{PLACES, WHOLE};
 use super::shard::Shard;
 use super::{Block, Cell, MAX_LINES_PER_HOLD, Mobility, Zone};
@@ -180,7 +180,9 @@ impl<P: Platform> Zone<P> {
             }
         }
         let claim = if self.grouping.load(Relaxed) {
-            self.raise_boost();
+            if self.lends_parts(order, mobility) {
+                self.raise_boost();
+            }
             Lend::Claim
         } else {
             Lend::ClaimAny
@@ -201,6 +203,12 @@ impl<P: Platform> Zone<P> {
             }
         }
         done
+    }
+
+    /// Whether a line of another kind would be looked at for claiming, so that kinds mix or are about to.
+    fn lends_parts(&self, order: Order, kind: Mobility) -> bool {
+        let smallest = order.max(smallest_claimed(kind));
+        self.shards.iter().any(|cell| cell.may_lend(kind, smallest))
     }
 
     /// The kind whose lines serve a request: where kinds are not kept apart, all that lend to each other are one.

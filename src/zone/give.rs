@@ -5,8 +5,9 @@
 //! Lock ranks: works on the data under `Rank::Shard`.
 //! Used by: zone.
 
-use super::info::Fault;
+use super::info::{Fault, Info};
 use super::line::{Bits, PLACES, WHOLE};
+use super::shape::Shape;
 use super::shard::Shard;
 
 impl Shard {
@@ -27,23 +28,29 @@ impl Shard {
             self.pool_give(line, 0);
             return Ok(());
         }
-        let free = info.free() + (1 << order);
-        let bits = &self.lines[line as usize];
-        if free > PLACES || order < WHOLE && !bits.is_taken(place, order) {
-            return Err(Fault::AlreadyFree);
-        }
-        let new = if free == PLACES {
-            if order < WHOLE {
-                bits.store(&[0; 8]);
-            }
-            info.with(free, WHOLE as i8)
-        } else {
-            bits.set(place, order);
-            info.with(free, bits.class_after_free(place, order, info.class()))
-        };
+        let new = self.set_places(line, place, order, info)?;
         self.counts.add(info, 1 << order);
         self.settle(line, info, new);
         Ok(())
+    }
+
+    /// Sets a block's bits, and returns the info that the line has then.
+    #[inline]
+    fn set_places(&self, line: u32, place: u32, order: u8, info: Info) -> Result<Info, Fault> {
+        let free = info.free() + (1 << order);
+        if free > PLACES {
+            return Err(Fault::AlreadyFree);
+        }
+        let bits = &self.lines[line as usize];
+        let given = self.shape(line).give(bits, place, order);
+        let shape = given.ok_or(Fault::AlreadyFree)?;
+        if free < PLACES {
+            self.set_shape(line, shape);
+            return Ok(info.with(free, shape.class()));
+        }
+        bits.store(&[0; 8]);
+        self.set_shape(line, Shape::NONE);
+        Ok(info.with(PLACES, WHOLE as i8))
     }
 
     /// Gives back a block of several lines. Nothing changes unless all of it can be given.
@@ -97,21 +104,18 @@ impl Shard {
                 self.put(line, place);
             }
         }
+        let block = super::online::mask(place, place + (1 << order));
+        self.holes.drop_awaited(hole, &block);
         Ok(())
     }
 
     /// Makes one frame free, which is known to be taken and usable.
     pub(super) fn put(&mut self, line: u32, place: u32) {
         let info = self.info(line);
-        let bits = &self.lines[line as usize];
-        bits.set(place, 0);
-        let class = bits.class_after_free(place, 0, info.class());
-        let free = info.free() + 1;
-        if free == PLACES {
-            bits.store(&[0; 8]);
+        if let Ok(new) = self.set_places(line, place, 0, info) {
+            self.counts.add(info, 1);
+            self.update(line, new);
         }
-        self.counts.add(info, 1);
-        self.update(line, info.with(free, class));
     }
 
     /// Gives back `frames`, blocks of `order`, as numbers from `base`; returns how many were refused.
@@ -119,6 +123,9 @@ impl Shard {
     /// Neighbours that fall into one word are set together; any order is served, ascending or descending ones fastest.
     pub(super) fn give_many(&mut self, order: u8, base: u32, frames: &[u32]) -> u64 {
         let mut refused = 0;
+        if order == WHOLE {
+            return self.give_whole_lines(base, frames);
+        }
         if order > 5 {
             for &frame in frames {
                 refused += u64::from(self.give(frame.wrapping_sub(base), order).is_err());
@@ -145,9 +152,41 @@ impl Shard {
             }
             let bits = &self.lines[line as usize];
             bits.set_word(i, word | mask);
-            let class = bits.class_after_word(i, info.class());
+            let shape = self.shape(line).with_word(i, word | mask);
+            self.set_shape(line, shape);
             self.counts.add(info, mask.count_ones());
-            self.settle(line, info, info.with(free, class));
+            self.settle(line, info, info.with(free, shape.class()));
+        }
+        refused
+    }
+}
+
+impl Shard {
+    /// [`give_many`](Self::give_many) of single lines: those that are neighbours join the pool together.
+    fn give_whole_lines(&mut self, base: u32, frames: &[u32]) -> u64 {
+        let mut refused = 0;
+        // Giant, word, and the lines of it that were given but are not in the pool yet.
+        let mut word = (0, 0);
+        let mut mask = 0u64;
+        for &frame in frames {
+            let line = (frame - base) / PLACES;
+            let info = self.info(line);
+            if !info.is_plain() || !info.is_lending() || info.free() != 0 {
+                refused += u64::from(self.give(frame - base, WHOLE).is_err());
+                continue;
+            }
+            let (giant, place) = self.giant(line);
+            let here = (giant, place as usize / 64);
+            if here != word && mask != 0 {
+                self.pool_give_lines(word.0, word.1, mask);
+                mask = 0;
+            }
+            word = here;
+            mask |= 1 << (place % 64);
+            self.set_info(line, info.with(PLACES, WHOLE as i8));
+        }
+        if mask != 0 {
+            self.pool_give_lines(word.0, word.1, mask);
         }
         refused
     }

@@ -112,6 +112,11 @@ impl Info {
         self.0 & (KIND | ISOLATED) < (Mobility::PCP as u32) << KIND_AT
     }
 
+    /// Whether it is of a kind that lends to others, isolated or not.
+    pub(super) const fn is_of_lending_kind(self) -> bool {
+        self.kind_number() < Mobility::PCP as u32
+    }
+
     /// Whether some of its frames are free, but not all, and it serves `kind` now.
     #[inline]
     pub(super) const fn is_partly_free_of(self, kind: Mobility) -> bool {

@@ -6,11 +6,11 @@
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
 //! Used by: alloc (contiguous ranges, CMA), node (offlining).
 
-use core::fmt;
 use core::ops::Range;
 
+use super::holes::Hole;
 use super::info::{Info, Isolated};
-use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
+use super::line::{ALL_FREE, PLACES, WHOLE, Words};
 use super::shard::Shard;
 use super::{Mobility, Zone};
 use crate::addr::{FrameRange, Pfn};
@@ -19,19 +19,18 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 /// What a range is collected for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// A contiguous block outside CMA areas.
     Contiguous,
     /// A block of a CMA area.
     Cma,
-    /// Taking the range offline, whatever it is used for.
+    /// Taking the range offline.
     Offline,
 }
 
 /// Why a range cannot be isolated. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum IsolateError {
+pub(crate) enum IsolateError {
     /// The range is empty, or part of it is outside the zone.
     Range(FrameRange),
     /// Somebody else collects this frame's pageblock.
@@ -55,6 +54,14 @@ impl Isolation {
     /// The frames that were asked for; the pageblocks around its ends are isolated too.
     pub(crate) fn range(&self) -> FrameRange {
         self.range
+    }
+
+    /// All frames of the pageblocks that it touches, those before and after the zone included.
+    pub(super) fn lines_in<P: Platform>(&self, zone: &Zone<P>) -> FrameRange {
+        FrameRange::new(
+            zone.line_start(self.lines.start),
+            zone.line_start(self.lines.end),
+        )
     }
 }
 
@@ -106,8 +113,7 @@ impl<P: Platform> Zone<P> {
         });
     }
 
-    /// The first frame from `from` on, before `end`, that is online, good, and not free: what stands in the way of
-    /// taking a range. Looks at as many lines as it must, without a lock; the answer may be stale.
+    /// The first frame that is online and not free, bad ones that nobody uses apart: what stands in the way of taking a range. Looks at as many lines as it must, without a lock; the answer may be stale.
     pub(crate) fn next_used(&self, range: FrameRange) -> Option<Pfn> {
         let range = self.span().intersect(range);
         self.masks(range).find_map(|(line, mask)| {
@@ -134,11 +140,20 @@ impl<P: Platform> Zone<P> {
 
     /// The first frame that is not managed, or bad.
     pub(crate) fn next_unusable(&self, range: FrameRange) -> Option<Pfn> {
+        self.next_of(range, Hole::unusable)
+    }
+
+    /// The first frame that is not managed.
+    pub(crate) fn next_absent(&self, range: FrameRange) -> Option<Pfn> {
+        self.next_of(range, |hole| hole.absent.load())
+    }
+
+    fn next_of(&self, range: FrameRange, places: impl Fn(&Hole) -> Words) -> Option<Pfn> {
         self.masks(range).find_map(|(line, mask)| {
             let info = Info(self.infos[line as usize].load(Relaxed));
             let unusable = match self.holes.of(info.holes()) {
                 _ if info.is_absent() => ALL_FREE,
-                Some(hole) => hole.unusable(),
+                Some(hole) => places(hole),
                 None => [0; 8],
             };
             let i = (0..8).find(|&i| mask[i] & unusable[i] != 0)?;
@@ -147,18 +162,18 @@ impl<P: Platform> Zone<P> {
         })
     }
 
-    /// Places of `mask` that are online, good, and not free.
+    /// Places of `mask` that are online and not free, bad ones that nobody uses apart.
     fn used(&self, line: u32, mask: &Words) -> Words {
         let info = Info(self.infos[line as usize].load(Relaxed));
         if info.is_absent() || info.is_whole() {
             return [0; 8];
         }
-        let unusable = match self.holes.of(info.holes()) {
-            Some(hole) => hole.unusable(),
+        let out_of_use = match self.holes.of(info.holes()) {
+            Some(hole) => hole.out_of_use(),
             None => [0; 8],
         };
         let free = self.lines[line as usize].load();
-        core::array::from_fn(|i| mask[i] & !free[i] & !unusable[i])
+        core::array::from_fn(|i| mask[i] & !free[i] & !out_of_use[i])
     }
 
     /// Takes the frames of an isolated range: all of them, or none if one is in use, absent or bad; that one is the error.
@@ -210,6 +225,11 @@ impl<P: Platform> Zone<P> {
         let mut frames = 0;
         self.each_part(range, off, |shard, line, mask| {
             frames += u64::from(shard.offline(line, mask));
+            let info = shard.info(line);
+            if info.is_absent() && info.kind() == Mobility::HighAtomic {
+                shard.retag(line, Mobility::Movable);
+                self.leave_reserve();
+            }
         });
         self.unisolate(isolation.lines, off);
         self.managed.fetch_sub(frames, Relaxed);
@@ -220,8 +240,7 @@ impl<P: Platform> Zone<P> {
 
 /// Why a range cannot go offline. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OfflineError {
+pub(crate) enum OfflineError {
     /// This frame is in use, on a pageset, or in a batch.
     InUse(Pfn),
     /// Too many lines of the zone have holes or bad frames: align the range to 512 frames.
@@ -241,9 +260,8 @@ impl Shard {
             return Err(IsolateError::Absent);
         }
         let fits = match purpose {
-            Purpose::Contiguous => kind != Mobility::Cma,
+            Purpose::Contiguous | Purpose::Offline => kind != Mobility::Cma,
             Purpose::Cma => kind == Mobility::Cma,
-            Purpose::Offline => true,
         };
         if !fits {
             return Err(IsolateError::Kept);
@@ -265,12 +283,9 @@ impl Shard {
         let info = self.info(line);
         let words = self.words(line);
         let left: Words = core::array::from_fn(|i| words[i] & !mask[i]);
-        let free: u32 = left.iter().map(|word| word.count_ones()).sum();
-        self.counts.sub(info, info.free() - free);
-        if free != info.free() {
-            self.lines[line as usize].store(&left);
-        }
-        self.update(line, info.with(free, class_at_most(&left, info.class())));
+        let new = self.rewrite(line, &left, info);
+        self.counts.sub(info, info.free() - new.free());
+        self.update(line, new);
     }
 
     /// Takes the places of `mask` offline, which are free, bad or absent; returns how many were online.
@@ -308,29 +323,3 @@ impl Shard {
 }
 
 const _: () = assert!(1 << WHOLE == PLACES);
-
-impl fmt::Display for IsolateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Range(range) => write!(f, "{range} is empty or not in the zone"),
-            Self::Busy(pfn) => write!(f, "the pageblock at {pfn} is being collected by another"),
-            Self::Absent(pfn) => write!(f, "the pageblock at {pfn} is not online"),
-            Self::Kept(pfn) => write!(f, "the pageblock at {pfn} is kept for another purpose"),
-        }
-    }
-}
-
-impl fmt::Display for OfflineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse(pfn) => write!(f, "frame {pfn} is in use"),
-            Self::TooManyHoles => {
-                f.write_str("too many lines have holes: align ranges to 512 frames")
-            }
-            Self::Busy => f.write_str("another range is being changed: try again"),
-        }
-    }
-}
-
-impl core::error::Error for IsolateError {}
-impl core::error::Error for OfflineError {}

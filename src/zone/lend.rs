@@ -8,9 +8,18 @@
 use super::line::{PLACES, WHOLE};
 use super::mobility::Mobility;
 use super::shard::{CLASSES, Shard};
+use crate::addr::Order;
 
 /// Smallest class that a movable request claims: half the order of a pageblock.
 const SENSIBLE: u8 = WHOLE / 2;
+
+/// The smallest class from which a line is claimed for `kind` where kinds are kept apart.
+pub(super) fn smallest_claimed(kind: Mobility) -> Order {
+    match kind {
+        Mobility::Movable => Order::new(SENSIBLE).unwrap_or(Order::ZERO),
+        _ => Order::ZERO,
+    }
+}
 
 /// How memory of another kind is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,10 +10,6 @@
 //! stand its kind ([`Mobility`]) and its class, the order of its largest free block. A **shard** keeps sets of lines by
 //! kind and class, so that the fullest line that can serve a request is a few bit operations away. Wholly free lines
 //! form the same structure one level up, a bit to a line. No link ever lies in a free frame.
-#![allow(
-    dead_code,
-    reason = "not every service of a zone has a caller above it yet"
-)]
 
 mod bad;
 mod block;
@@ -34,6 +30,7 @@ mod pool;
 mod refill;
 mod reporting;
 mod reserve;
+mod shape;
 mod shard;
 mod take;
 mod vacate;
@@ -48,11 +45,12 @@ pub(crate) use block::Block;
 pub use check::ZoneFault;
 pub use info::Fault;
 pub(crate) use isolate::Isolation;
-pub use isolate::{IsolateError, OfflineError, Purpose};
+pub(crate) use isolate::{IsolateError, OfflineError, Purpose};
 pub use mobility::Mobility;
-pub use online::OnlineError;
+pub(crate) use online::OnlineError;
 pub(crate) use refill::Sink;
-pub use reserve::{CmaError, Keep};
+pub(crate) use reporting::REPORT;
+pub use reserve::Keep;
 pub use watermark::{Access, BadLevels, Level, Levels};
 
 use crate::addr::{FrameRange, NodeId, Order, ZoneKind};
@@ -67,6 +65,7 @@ use holes::Holes;
 use index::Index;
 use info::{Info, MAX_HOLES};
 use line::{Line, PLACES};
+use shape::Shape;
 use shard::{SETS, Shard};
 use watermark::Watermarks;
 
@@ -109,6 +108,10 @@ pub struct Zone<P: Platform> {
     free: AtomicU64,
     /// How far a shard's free count may move before it is added to `free`.
     drift: AtomicU64,
+    /// CPUs that the shards were made for.
+    home_cpus: u32,
+    /// Shards for each of them, with 32 bits of fraction, rounded up.
+    home_step: u64,
     /// Frames that can be given: changes under `changing`.
     managed: AtomicU64,
     /// Frames that exist, reserved ones included.
@@ -123,6 +126,8 @@ pub struct Zone<P: Platform> {
     bad: AtomicU64,
     /// Frames lent to the hypervisor; neither free nor managed.
     ballooned: AtomicU64,
+    /// Line at which the next report to the hypervisor begins; only a hint.
+    report_at: AtomicU32,
     /// Whether frames are being brought online or taken offline.
     changing: AtomicBool,
     watermarks: Watermarks,
@@ -179,6 +184,8 @@ impl<P: Platform> Zone<P> {
         let giant_infos = bump.slots(giants as usize, |_| {
             AtomicU32::new(Info::ABSENT.present(0).with(0, -1).0)
         })?;
+        let shapes = bump.slots(lines as usize, |_| AtomicU64::new(Shape::NONE.0))?;
+        let giant_shapes = bump.slots(giants as usize, |_| AtomicU64::new(Shape::NONE.0))?;
         let holes = Holes::build(bump, holes_for(lines, spec.ragged))?;
 
         // The lines of shard `i`: whole giants, clipped to the zone.
@@ -207,7 +214,9 @@ impl<P: Platform> Zone<P> {
             let shard = Shard {
                 lines: part(bits, from, to),
                 infos: part(infos, from, to),
+                shapes: part(shapes, from, to),
                 giants: part(giant_bits, giant, giant_end),
+                giant_shapes: part(giant_shapes, giant, giant_end),
                 giant_infos: part(giant_infos, giant, giant_end),
                 index: Index::over(part(words, at as u32, split as u32), to - from),
                 fullness: Fullness::over(
@@ -225,7 +234,13 @@ impl<P: Platform> Zone<P> {
             bound += bounds_of(i);
             CachePadded(Cell::new(shard, from * PLACES, to * PLACES))
         })?;
-        let drift = if shards == 1 { 0 } else { DRIFT };
+        let drift = match shards {
+            1 => 0,
+            _ => (spec.span.frames() / u64::from(shards) / DRIFT_PART).max(DRIFT),
+        };
+        // Shards were wanted two per CPU; where there are fewer, CPUs share them evenly.
+        let cpus = u64::from(spec.shards / 2).max(1);
+        let home_step = (u64::from(shards) << 32).div_ceil(cpus);
         Ok(Self {
             spec,
             base: first_line * u64::from(PLACES),
@@ -237,6 +252,8 @@ impl<P: Platform> Zone<P> {
             holes,
             free: AtomicU64::new(0),
             drift: AtomicU64::new(drift),
+            home_cpus: cpus as u32,
+            home_step,
             managed: AtomicU64::new(0),
             present: AtomicU64::new(0),
             faults: AtomicU64::new(0),
@@ -244,6 +261,7 @@ impl<P: Platform> Zone<P> {
             cma: AtomicU64::new(0),
             bad: AtomicU64::new(0),
             ballooned: AtomicU64::new(0),
+            report_at: AtomicU32::new(0),
             changing: AtomicBool::new(false),
             watermarks: Watermarks::default(),
             grouping: AtomicBool::new(true),
@@ -299,8 +317,11 @@ impl<P: Platform> Cell<P> {
     }
 }
 
-/// How much a shard's free count moves before the zone hears of it: a few refills of a pageset.
+/// How much a shard's free count moves before the zone hears of it: at least a few refills of a pageset.
 const DRIFT: u64 = 256;
+
+/// The same as a part of the shard, as its reciprocal: a few large blocks should not each cost an atomic addition.
+const DRIFT_PART: u64 = 256;
 
 /// Records of lines with holes: every memory map has a few, and bad frames stay few.
 fn holes_for(lines: u32, ragged: u32) -> usize {

@@ -5,10 +5,8 @@
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
 //! Used by: node.
 
-use core::fmt;
-
 use super::info::{Fault, Info};
-use super::line::{ALL_FREE, PLACES, WHOLE, Words, class_at_most};
+use super::line::{ALL_FREE, PLACES, WHOLE, Words};
 use super::shard::Shard;
 use super::{MAX_LINES_PER_HOLD, Zone};
 use crate::addr::FrameRange;
@@ -28,8 +26,7 @@ impl Drop for Changing<'_> {
 
 /// Why frames cannot come online. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OnlineError {
+pub(crate) enum OnlineError {
     /// Part of the range is outside the zone's span.
     Outside {
         /// What was to come online.
@@ -52,36 +49,46 @@ impl<P: Platform> Zone<P> {
     /// # Errors
     /// [`OnlineError`], with nothing changed.
     pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
-        if !self.spec.span.covers(range) {
-            return Err(OnlineError::Outside { range });
-        }
-        let _changing = self.change().ok_or(OnlineError::Busy)?;
-        self.check_absent(range)?;
-        let frames = self.online_lines(range, off);
-        self.present.fetch_add(frames, Relaxed);
+        let _changing = self.claim_absent(range)?;
+        self.add_present(self.online_lines(range, off));
         Ok(())
     }
 
-    /// [`online`](Self::online) of frames that count as present since boot.
-    ///
-    /// # Errors
-    /// [`OnlineError`], with nothing changed.
+    /// [`online`](Self::online); once nothing stands in the way, and before anybody can get a frame, `ready` is called, with no lock
+    /// held and interrupts as the caller has them.
+    pub(crate) fn online_after(
+        &self,
+        range: FrameRange,
+        ready: impl FnOnce(),
+    ) -> Result<(), OnlineError> {
+        let frames = self.online_reserved(range, ready)?;
+        self.add_present(frames);
+        Ok(())
+    }
+
+    /// [`online_after`](Self::online_after) of frames that count as present since boot. Returns how many they are.
     pub(crate) fn online_reserved(
         &self,
         range: FrameRange,
-        off: &IrqOff<P>,
-    ) -> Result<(), OnlineError> {
+        ready: impl FnOnce(),
+    ) -> Result<u64, OnlineError> {
+        let _changing = self.claim_absent(range)?;
+        ready();
+        Ok(self.online_lines(range, &IrqOff::new()))
+    }
+
+    /// The right to bring a range online, all of which is absent and can be recorded.
+    fn claim_absent(&self, range: FrameRange) -> Result<Changing<'_>, OnlineError> {
         if !self.spec.span.covers(range) {
             return Err(OnlineError::Outside { range });
         }
-        let _changing = self.change().ok_or(OnlineError::Busy)?;
+        let changing = self.change().ok_or(OnlineError::Busy)?;
         self.check_absent(range)?;
-        self.online_lines(range, off);
-        Ok(())
+        Ok(changing)
     }
 
-    /// Makes frames managed and free that are absent, on lines that the caller alone may change. Returns how many: all,
-    /// unless the zone has no room left to record lines that are not whole. Whether they are present is the caller's to say.
+    /// Makes absent frames managed and free, on lines that the caller alone may change. Returns how many: all, unless the zone has
+    /// no room left to record lines that are not whole. Whether they become present is the caller's to say.
     pub(crate) fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) -> u64 {
         let mut frames = 0;
         self.each_part(range, off, |shard, line, mask| {
@@ -232,20 +239,17 @@ impl Shard {
     pub(super) fn free_places(&mut self, line: u32, mask: &Words) {
         let info = self.info(line);
         let unusable = match self.holes.of(info.holes()) {
-            Some(hole) => hole.unusable(),
+            Some(hole) => {
+                self.holes.drop_awaited(hole, mask);
+                hole.unusable()
+            }
             None => [0; 8],
         };
         let before = self.words(line);
         let words: Words = core::array::from_fn(|i| before[i] | mask[i] & !unusable[i]);
-        let free: u32 = words.iter().map(|word| word.count_ones()).sum();
-        let class = class_at_most(&words, WHOLE as i8);
-        if free == PLACES {
-            self.lines[line as usize].store(&[0; 8]);
-        } else {
-            self.lines[line as usize].store(&words);
-        }
-        self.counts.add(info, free - info.free());
-        self.update(line, info.with(free, class));
+        let new = self.rewrite(line, &words, info);
+        self.counts.add(info, new.free() - info.free());
+        self.update(line, new);
     }
 
     /// Gives the record of a line back if it says nothing any more.
@@ -261,7 +265,7 @@ impl Shard {
 }
 
 /// Places `from..to` of a line.
-fn mask(from: u32, to: u32) -> Words {
+pub(super) fn mask(from: u32, to: u32) -> Words {
     core::array::from_fn(|i| {
         let start = i as u32 * 64;
         let (from, to) = (from.clamp(start, start + 64), to.clamp(start, start + 64));
@@ -272,20 +276,3 @@ fn mask(from: u32, to: u32) -> Words {
         }
     })
 }
-
-impl fmt::Display for OnlineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outside { range } => write!(f, "frames {range} are not all in the zone"),
-            Self::AlreadyManaged { range } => {
-                write!(f, "some frame of {range} is online already")
-            }
-            Self::TooManyHoles => {
-                f.write_str("too many lines have holes: align ranges to 512 frames")
-            }
-            Self::Busy => f.write_str("another range is being changed: try again"),
-        }
-    }
-}
-
-impl core::error::Error for OnlineError {}

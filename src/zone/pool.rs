@@ -7,7 +7,9 @@
 //! Used by: shard (take, give, update), zone.
 
 use super::info::Info;
-use super::line::{self, PLACES, WHOLE};
+use super::line::{Bits, PLACES, WHOLE};
+use super::mobility::Mobility;
+use super::shape::Shape;
 use super::shard::{CLASSES, SETS, Shard};
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -17,10 +19,9 @@ impl Shard {
     pub(super) fn pool_give(&mut self, line: u32, k: u8) {
         let (giant, place) = self.giant(line);
         let bits = &self.giants[giant as usize];
-        bits.set(place, k);
-        let old = self.giant_info(giant);
-        let class = bits.class_after_free(place, k, old.class());
-        self.giant_update(giant, old, old.free() + (1 << k), class);
+        if let Some(shape) = self.giant_shape(giant).give(bits, place, k) {
+            self.giant_update(giant, shape, 1 << k);
+        }
     }
 
     /// Removes one line from the pool, wherever it is.
@@ -31,11 +32,8 @@ impl Shard {
     fn pool_remove_block(&mut self, line: u32, k: u8) {
         let (giant, place) = self.giant(line);
         let bits = &self.giants[giant as usize];
-        bits.clear(place, k);
-        let old = self.giant_info(giant);
-        let free = old.free().wrapping_sub(1 << k);
-        let class = line::class_at_most(bits, old.class());
-        self.giant_update(giant, old, free, class);
+        let shape = self.giant_shape(giant).take_at(bits, place, k);
+        self.giant_update(giant, shape, -(1 << k));
     }
 
     /// Takes the lines of a block of `order` out of the pool and returns the first; the rest of their state is stale.
@@ -47,11 +45,58 @@ impl Shard {
             return None;
         }
         let giant = self.pool.first(classes.trailing_zeros());
-        let old = self.giant_info(giant);
         let bits = &self.giants[giant as usize];
-        let (place, class) = line::take_best(bits, k, old.class())?;
-        self.giant_update(giant, old, old.free().wrapping_sub(1 << k), class);
+        let (place, shape) = self.giant_shape(giant).take(bits, k)?;
+        self.giant_update(giant, shape, -(1 << k));
         Some(giant * PLACES + place - self.skew)
+    }
+
+    /// Takes up to `out.len()` single lines for `kind`, in pieces as large as may be. Numbers of frames count from `base`.
+    pub(super) fn pool_take_lines(&mut self, kind: Mobility, base: u32, out: &mut [u32]) -> usize {
+        let mut done = 0;
+        while done < out.len() {
+            let classes = self.counts.pooled(WHOLE);
+            if classes == 0 {
+                break;
+            }
+            let giant = self.pool.first(classes.trailing_zeros());
+            let bits = &self.giants[giant as usize];
+            let mut shape = self.giant_shape(giant);
+            let before = done;
+            while done < out.len() && shape != Shape::NONE {
+                // As much of a smallest free block as is wanted, so that larger ones stay whole.
+                let k = shape.smallest().min((out.len() - done).ilog2() as u8);
+                let Some((place, left)) = shape.take(bits, k) else {
+                    break;
+                };
+                shape = left;
+                let first = giant * PLACES + place - self.skew;
+                for line in first..first + (1 << k) {
+                    let info = self.info(line).with_kind(kind).with(0, -1);
+                    self.set_info(line, info);
+                    if let Some(slot) = out.get_mut(done) {
+                        *slot = base + line * PLACES;
+                        done += 1;
+                    }
+                }
+            }
+            if done == before {
+                break;
+            }
+            self.giant_update(giant, shape, -((done - before) as i32));
+        }
+        self.counts.free -= done as u64 * u64::from(PLACES);
+        done
+    }
+
+    /// Adds lines to the pool, all in one giant: those of word `i` that `mask` says. Their infos say so already.
+    pub(super) fn pool_give_lines(&mut self, giant: u32, i: usize, mask: u64) {
+        let bits = &self.giants[giant as usize];
+        let word = bits.word(i) | mask;
+        bits.set_word(i, word);
+        let shape = self.giant_shape(giant).with_word(i, word);
+        self.giant_update(giant, shape, mask.count_ones() as i32);
+        self.counts.free += u64::from(mask.count_ones() * PLACES);
     }
 
     /// Takes a block of order `k` lines that is in the pool.
@@ -70,7 +115,16 @@ impl Shard {
     }
 
     #[inline]
-    fn giant_update(&mut self, giant: u32, old: Info, free: u32, class: i8) {
+    pub(super) fn giant_shape(&self, giant: u32) -> Shape {
+        Shape(self.giant_shapes[giant as usize].load(Relaxed))
+    }
+
+    /// Stores the shape of a giant that gained or lost lines, and what follows from it.
+    #[inline]
+    fn giant_update(&mut self, giant: u32, shape: Shape, change: i32) {
+        self.giant_shapes[giant as usize].store(shape.0, Relaxed);
+        let (old, class) = (self.giant_info(giant), shape.class());
+        let free = old.free().wrapping_add_signed(change);
         self.giant_infos[giant as usize].store(old.with(free, class).0, Relaxed);
         if old.class() == class {
             return;

@@ -1,6 +1,6 @@
 //! Many blocks in one hold of a shard's lock, wherever they are to be written.
 //!
-//! Owns: [`Sink`], [`Zone::take_into`] and [`Zone::take_blocks`], the choice between shards.
+//! Owns: [`Sink`], [`Zone::take_into`], the choice between shards.
 //! Invariants: a sink gets at most what it has room for. A hold changes at most `MAX_LINES_PER_HOLD` lines.
 //! Lock ranks: `Shard`, one at a time. Used by: pageset, alloc.
 
@@ -28,11 +28,13 @@ pub(crate) trait Sink {
 }
 
 /// A sink of one piece.
+#[cfg(test)]
 struct Piece<'o> {
     out: &'o mut [u32],
     done: usize,
 }
 
+#[cfg(test)]
 impl Sink for Piece<'_> {
     #[inline]
     fn room(&mut self) -> &mut [u32] {
@@ -48,6 +50,7 @@ impl Sink for Piece<'_> {
 impl<P: Platform> Zone<P> {
     /// Takes up to `out.len()` blocks of `order` and returns how many; `out` then starts with their first frames,
     /// counted from [`base`](Self::base), ascending within a line.
+    #[cfg(test)]
     pub(crate) fn take_blocks(
         &self,
         order: Order,
@@ -61,7 +64,8 @@ impl<P: Platform> Zone<P> {
         piece.done
     }
 
-    /// [`take_blocks`](Self::take_blocks) into room that comes in pieces: all of it in one hold, if one shard has it.
+    /// Takes blocks of `order` into room that comes in pieces, by their first frames, counted from [`base`](Self::base), ascending
+    /// within a line: all in one hold, if one shard has them.
     pub(crate) fn take_into(
         &self,
         order: Order,

@@ -6,6 +6,8 @@
 //! Lock ranks: `Shard`, one at a time; the report itself is made without a lock, with the blocks taken.
 //! Used by: alloc.
 
+use core::ops::RangeInclusive;
+
 use arrayvec::ArrayVec;
 
 use super::line::{PLACES, WHOLE};
@@ -18,40 +20,34 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// Most blocks of one report.
 pub(crate) const REPORT: usize = 32;
 
-/// Where a walk over a zone goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ReportCursor {
-    /// Line, from the zone's base.
-    line: u32,
-}
-
 impl<P: Platform> Zone<P> {
-    /// Takes up to [`REPORT`] free blocks of `order` 9 or more that the hypervisor does not know of, from the cursor on, with one
-    /// hold of one shard. Empty at the end of the zone; the cursor then starts anew. Report them, then give each
-    /// back with [`give_reported`](Self::give_reported), or with [`give`](Self::give) if the report failed.
-    pub(crate) fn take_unreported(
-        &self,
-        order: Order,
-        cursor: &mut ReportCursor,
-        off: &IrqOff<P>,
-    ) -> ArrayVec<Block, REPORT> {
+    /// Takes up to [`REPORT`] free blocks that the hypervisor does not know of: free ones of order `least`, 9 or more, larger ones
+    /// in pieces of at most `most`. Goes on where the last call ended, around the zone, and takes all from one hold of one
+    /// shard; empty only if there is none. Report them, then give each back with [`give_reported`](Self::give_reported), or
+    /// with [`give`](Self::give) if the report failed.
+    pub(crate) fn take_unreported(&self, least: Order, most: Order) -> ArrayVec<Block, REPORT> {
         let mut blocks = ArrayVec::new();
-        while blocks.is_empty() && (cursor.line as usize) < self.infos.len() {
-            let cell = self.cell_of(cursor.line * PLACES);
-            let first_line = cell.first / PLACES;
-            let least = order.get().max(WHOLE) - WHOLE;
-            let next = self.with(cell, off, |shard| {
-                shard.take_unreported(cursor.line - first_line, least, |line, k| {
-                    let pfn = Pfn(self.base + u64::from((first_line + line) * PLACES));
-                    let order = Order::new(WHOLE + k).expect("a giant has order 18");
-                    blocks.push(Block::new(pfn, order));
-                    !blocks.is_full()
-                })
-            });
-            cursor.line = first_line + next;
-        }
-        if blocks.is_empty() {
-            *cursor = ReportCursor::default();
+        let lines = self.infos.len() as u32;
+        let in_lines = |order: Order| order.get().max(WHOLE) - WHOLE;
+        let sizes = in_lines(least)..=in_lines(most).max(in_lines(least));
+        // Only a hint: of two who report at once each takes what the other has not.
+        let start = self.report_at.load(Relaxed).min(lines);
+        for part in [start..lines, 0..start] {
+            let mut line = part.start;
+            while line < part.end && blocks.is_empty() {
+                let cell = self.cell_of(line * PLACES);
+                let first_line = cell.first / PLACES;
+                let next = self.with(cell, &IrqOff::new(), |shard| {
+                    shard.take_unreported(line - first_line, sizes.clone(), |line, k| {
+                        let pfn = Pfn(self.base + u64::from((first_line + line) * PLACES));
+                        let order = Order::new(WHOLE + k).expect("a giant has order 18");
+                        blocks.push(Block::new(pfn, order));
+                        !blocks.is_full()
+                    })
+                });
+                line = first_line + next;
+                self.report_at.store(line, Relaxed);
+            }
         }
         blocks
     }
@@ -77,15 +73,10 @@ impl<P: Platform> Zone<P> {
         self.managed.fetch_sub(frames, Relaxed);
     }
 
-    /// Undoes [`inflate_balloon`](Self::inflate_balloon), before the frames are given back. Returns how many were
-    /// lent at all.
-    pub(crate) fn deflate_balloon(&self, frames: u64) -> u64 {
-        let lent = self
-            .ballooned
-            .fetch_update(Relaxed, Relaxed, |lent| Some(lent.saturating_sub(frames)));
-        let back = lent.unwrap_or(0).min(frames);
-        self.managed.fetch_add(back, Relaxed);
-        back
+    /// Undoes [`inflate_balloon`](Self::inflate_balloon), before the frames are given back.
+    pub(crate) fn deflate_balloon(&self, frames: u64) {
+        self.managed.fetch_add(frames, Relaxed);
+        self.ballooned.fetch_sub(frames, Relaxed);
     }
 
     /// Frames lent to the hypervisor.
@@ -96,12 +87,12 @@ impl<P: Platform> Zone<P> {
 }
 
 impl Shard {
-    /// Takes free blocks of at least order `least` of lines out of the pool, from `from` on, while `each` wants more.
-    /// Returns the line at which to go on; looks at no more lines than a hold may.
+    /// Takes free blocks out of the pool, from `from` on, while `each` wants more: those of at least the first of `sizes`, logarithms of
+    /// lines, in pieces of at most the last. Returns the line at which to go on; looks at no more lines than a hold may.
     fn take_unreported(
         &mut self,
         from: u32,
-        least: u8,
+        sizes: RangeInclusive<u8>,
         mut each: impl FnMut(u32, u8) -> bool,
     ) -> u32 {
         let lines = self.lines.len() as u32;
@@ -113,9 +104,11 @@ impl Shard {
                 line += 1;
                 continue;
             };
+            let large = k >= *sizes.start();
+            let k = k.min(*sizes.end());
             let after = line + (1 << k);
             let known = (line..after).all(|line| self.info(line).is_reported());
-            if k >= least && !known {
+            if large && !known {
                 self.take_pooled_at(line, k);
                 if !each(line, k) {
                     return after;

@@ -1,13 +1,13 @@
 //! Kinds that lines are given on purpose: the highatomic reserve, CMA areas.
 //!
 //! Owns: conversion of lines to and from `HighAtomic` and `Cma`, the count of reserved frames.
-//! Invariants: only lines of a lending kind are converted; `reserved` is 512 for each highatomic line.
+//! Invariants: only lines of a lending kind are converted; `reserved` is 512 for each highatomic line, `cma` for each CMA
+//! line.
 //! Lock ranks: `Shard`, one at a time.
 //! Used by: alloc.
 
-use core::fmt;
-
 use super::info::Info;
+use super::isolate::Isolation;
 use super::line::PLACES;
 use super::shard::{CLASSES, Shard};
 use super::{Mobility, Zone};
@@ -22,16 +22,6 @@ pub enum Keep {
     One,
     /// Nothing: memory is out.
     Nothing,
-}
-
-/// Why a range cannot become a CMA area. Nothing was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum CmaError {
-    /// The range does not start and end on pageblocks of 512 frames, or is empty, or is not in the zone.
-    Range(FrameRange),
-    /// This frame's pageblock is absent, isolated, or reserved for something else.
-    InUse(Pfn),
 }
 
 impl<P: Platform> Zone<P> {
@@ -86,6 +76,11 @@ impl<P: Platform> Zone<P> {
             .is_ok()
     }
 
+    /// A line is not in the reserve any more.
+    pub(super) fn leave_reserve(&self) {
+        self.reserved.fetch_sub(u64::from(PLACES), Relaxed);
+    }
+
     /// Gives one line of the reserve that has free frames to `kind`. Returns whether there was one to give.
     pub(crate) fn unreserve_highatomic(&self, kind: Mobility, keep: Keep, off: &IrqOff<P>) -> bool {
         let kept = match keep {
@@ -103,38 +98,46 @@ impl<P: Platform> Zone<P> {
                         return false;
                     };
                     shard.retag(line, kind);
-                    self.reserved.fetch_sub(u64::from(PLACES), Relaxed);
+                    self.leave_reserve();
                     true
                 })
         })
     }
 
-    /// Makes a range of whole pageblocks a CMA area: from now on only movable requests use it, and
-    /// [`isolate`](Self::isolate) with `Purpose::Cma` may collect it.
+    /// Makes the lines of an isolation CMA lines: from its end on only movable requests use them, and
+    /// [`isolate`](Self::isolate) with `Purpose::Cma` may collect them.
     ///
     /// # Errors
-    /// [`CmaError`], with nothing changed.
-    pub(crate) fn set_cma(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), CmaError> {
-        let aligned =
-            range.start().is_aligned(Order::PAGEBLOCK) && range.end().is_aligned(Order::PAGEBLOCK);
-        if range.is_empty() || !aligned || !self.span().covers(range) {
-            return Err(CmaError::Range(range));
-        }
-        let _changing = self.change().ok_or(CmaError::InUse(range.start()))?;
-        // Decided first, changed then: a line that another call converts in between is left as it is.
-        for (line, _) in self.masks(range) {
-            let info = Info(self.infos[line as usize].load(Relaxed));
-            if !info.is_lending() || info.is_absent() {
-                return Err(CmaError::InUse(self.line_start(line)));
+    /// The first line that is kept for something else, with nothing changed.
+    pub(crate) fn set_cma(&self, isolation: &Isolation, off: &IrqOff<P>) -> Result<(), Pfn> {
+        let frames = isolation.lines_in(self);
+        // Nobody converts an isolated line, so what is decided now holds.
+        for (line, _) in self.masks(frames) {
+            if !Info(self.infos[line as usize].load(Relaxed)).is_of_lending_kind() {
+                return Err(self.line_start(line));
             }
         }
+        self.each_part(frames, off, |shard, line, _| {
+            shard.retag(line, Mobility::Cma);
+        });
+        self.cma.fetch_add(frames.frames(), Relaxed);
+        Ok(())
+    }
+
+    /// The CMA lines of a range are ordinary movable ones from now on, whatever is in use in them.
+    pub(crate) fn clear_cma(&self, range: FrameRange, off: &IrqOff<P>) {
         self.each_part(range, off, |shard, line, _| {
-            if shard.info(line).is_lending() {
-                shard.retag(line, Mobility::Cma);
-                self.cma.fetch_add(u64::from(PLACES), Relaxed);
+            if shard.info(line).kind() == Mobility::Cma {
+                shard.retag(line, Mobility::Movable);
+                self.cma.fetch_sub(u64::from(PLACES), Relaxed);
             }
         });
-        Ok(())
+    }
+
+    /// Frames in CMA lines, free or not. [`free_cma`](Self::free_cma) counts the free ones.
+    #[must_use]
+    pub fn cma_frames(&self) -> u64 {
+        self.cma.load(Relaxed)
     }
 }
 
@@ -154,16 +157,3 @@ impl Shard {
         Some(self.index.first(kind as u32 * CLASSES + class))
     }
 }
-
-impl fmt::Display for CmaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Range(range) => {
-                write!(f, "{range} is not a range of whole pageblocks in the zone")
-            }
-            Self::InUse(pfn) => write!(f, "the pageblock at {pfn} is absent or kept"),
-        }
-    }
-}
-
-impl core::error::Error for CmaError {}

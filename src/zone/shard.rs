@@ -14,9 +14,10 @@ use super::holes::Holes;
 use super::index::Index;
 use super::info::Info;
 use super::line::{ALL_FREE, Line, PLACES, Words};
+use super::shape::Shape;
 use crate::rank::Rank;
 use crate::sync::Ranked;
-use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Classes of a line: the orders 0 to 9 of its largest free block.
 pub(super) const CLASSES: u32 = 10;
@@ -28,10 +29,14 @@ pub(super) const SETS: u32 = 5 * CLASSES;
 pub(super) struct Shard {
     pub(super) lines: &'static [Line],
     pub(super) infos: &'static [AtomicU32],
+    /// Where the free blocks of each line are: told of the bits that are kept, so of a wholly free line nothing.
+    pub(super) shapes: &'static [AtomicU64],
     /// Whole lines of the pool, 512 to a giant.
     pub(super) giants: &'static [Line],
     /// Count and class of each giant, in an [`Info`].
     pub(super) giant_infos: &'static [AtomicU32],
+    /// Where the free blocks of each giant are.
+    pub(super) giant_shapes: &'static [AtomicU64],
     pub(super) index: Index,
     pub(super) fullness: Fullness,
     /// Giants by class.
@@ -59,6 +64,29 @@ impl Shard {
         #[cfg(all(test, debug_assertions))]
         self.work.changes(line);
         self.infos[line as usize].store(info.0, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn shape(&self, line: u32) -> Shape {
+        Shape(self.shapes[line as usize].load(Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn set_shape(&self, line: u32, shape: Shape) {
+        self.shapes[line as usize].store(shape.0, Relaxed);
+    }
+
+    /// Stores all bits of a line anew, with their shape, and returns the info that follows from `info` then.
+    pub(super) fn rewrite(&self, line: u32, words: &Words, info: Info) -> Info {
+        let free = words.iter().map(|word| word.count_ones()).sum();
+        let (words, class, shape) = if free == PLACES {
+            (&[0; 8], Shape::ALL.class(), Shape::NONE)
+        } else {
+            (words, Shape::of(words).class(), Shape::of(words))
+        };
+        self.lines[line as usize].store(words);
+        self.set_shape(line, shape);
+        info.with(free, class)
     }
 
     /// Stores the info of a line that gained or lost free frames. Mostly its class has not changed.

@@ -8,8 +8,9 @@
 
 use super::fullness::NONE;
 use super::info::Info;
-use super::line::{self, ALL_FREE, PLACES, WHOLE};
+use super::line::{ALL_FREE, Bits, PLACES, WHOLE};
 use super::mobility::Mobility;
+use super::shape::{Shape, fold};
 use super::shard::{CLASSES, Shard};
 
 impl Shard {
@@ -35,13 +36,14 @@ impl Shard {
             return self.take_in_whole(line, order);
         }
         let bits = &self.lines[line as usize];
-        let Some((place, class)) = line::take_best(bits, order, info.class()) else {
+        let Some((place, shape)) = self.shape(line).take(bits, order) else {
             return self.lost(line);
         };
+        self.set_shape(line, shape);
         let frames = 1 << order;
         let free = info.free().wrapping_sub(frames);
         self.counts.sub(info, frames);
-        self.settle(line, info, info.with(free, class));
+        self.settle(line, info, info.with(free, shape.class()));
         Some(line * PLACES + place)
     }
 
@@ -52,11 +54,17 @@ impl Shard {
         if order == WHOLE {
             self.update(line, info.with(0, -1));
         } else {
-            self.lines[line as usize].store(&ALL_FREE);
-            self.lines[line as usize].clear(0, order);
+            self.open_for(line, order);
             self.update(line, info.with(PLACES - (1 << order), WHOLE as i8 - 1));
         }
         Some(line * PLACES)
+    }
+
+    /// Writes the bits of a line of which all is free but its first block of `order`.
+    fn open_for(&self, line: u32, order: u8) {
+        let bits = &self.lines[line as usize];
+        bits.store(&ALL_FREE);
+        self.set_shape(line, Shape::ALL.take_at(bits, 0, order));
     }
 
     /// A line's class promised a block that its bits do not hold: memory corruption. The line is believed by its bits.
@@ -64,15 +72,11 @@ impl Shard {
     fn lost(&mut self, line: u32) -> Option<u32> {
         let info = self.info(line);
         let words = self.words(line);
-        let free = words.iter().map(|word| word.count_ones()).sum();
+        let new = self.rewrite(line, &words, info);
         self.counts.faults += 1;
         self.counts.sub(info, info.free());
-        self.counts.add(info, free);
-        let class = line::class_at_most(&words, WHOLE as i8);
-        if free == PLACES {
-            self.lines[line as usize].store(&[0; 8]);
-        }
-        self.update(line, info.with(free, class));
+        self.counts.add(info, new.free());
+        self.update(line, new);
         None
     }
 
@@ -80,8 +84,7 @@ impl Shard {
     pub(super) fn take_pooled(&mut self, order: u8, kind: Mobility) -> Option<u32> {
         let line = self.pool_take(order)?;
         if order < WHOLE {
-            self.lines[line as usize].store(&ALL_FREE);
-            self.lines[line as usize].clear(0, order);
+            self.open_for(line, order);
             let info = self.info(line).with_kind(kind);
             self.open(line, info.with(PLACES - (1 << order), WHOLE as i8 - 1));
         } else {
@@ -116,23 +119,26 @@ impl Shard {
         let mut done = 0;
         while done < out.len() {
             let rest = &mut out[done..];
-            let taken = if order > 6 || !kind.is_mergeable() {
-                match self.take(order, kind) {
-                    Some(frame) => {
-                        rest[0] = base + frame;
-                        1
+            let taken =
+                if order == WHOLE && kind.is_mergeable() && self.counts.classes(kind, order) == 0 {
+                    self.pool_take_lines(kind, base, rest)
+                } else if order > 6 || !kind.is_mergeable() {
+                    match self.take(order, kind) {
+                        Some(frame) => {
+                            rest[0] = base + frame;
+                            1
+                        }
+                        None => 0,
                     }
-                    None => 0,
-                }
-            } else if let Some(line) = self.choose(order, kind) {
-                self.take_run(line, order, base, rest)
-            } else if let Some(line) = self.pool_take(WHOLE) {
-                let info = self.info(line).with_kind(kind);
-                self.set_info(line, info);
-                self.take_run(line, order, base, rest)
-            } else {
-                0
-            };
+                } else if let Some(line) = self.choose(order, kind) {
+                    self.take_run(line, order, base, rest)
+                } else if let Some(line) = self.pool_take(WHOLE) {
+                    let info = self.info(line).with_kind(kind);
+                    self.set_info(line, info);
+                    self.take_run(line, order, base, rest)
+                } else {
+                    0
+                };
             if taken == 0 {
                 break;
             }
@@ -180,22 +186,29 @@ impl Shard {
     pub(super) fn take_run(&mut self, line: u32, order: u8, base: u32, out: &mut [u32]) -> usize {
         let info = self.info(line);
         let first = base + line * PLACES;
-        let mut words = self.words(line);
+        let bits = &self.lines[line as usize];
+        let mut shape = self.shape(line);
+        if info.is_whole() {
+            bits.store(&ALL_FREE);
+            shape = Shape::ALL;
+        }
+        let mut words = shape.words_with(order);
         let mut done = 0;
-        let mut changed = 8..8;
-        for (i, word) in words.iter_mut().enumerate() {
-            let found = line::fold(*word, order);
-            if found == 0 {
-                continue;
-            }
-            changed = changed.start.min(i)..i + 1;
+        while words != 0 && done < out.len() {
+            let i = words.trailing_zeros() as usize;
+            words &= words - 1;
+            let word = bits.word(i);
+            let found = fold(word, order);
             let (taken, blocks) = unpack(found, first + i as u32 * 64, order, &mut out[done..]);
             // A block's bits are those from its lowest one on; blocks do not overlap, so nothing carries.
-            *word &= !taken.wrapping_mul(!0 >> (64 - (1u32 << order)));
+            let left = word & !taken.wrapping_mul(!0 >> (64 - (1u32 << order)));
+            bits.set_word(i, left);
+            shape = if taken == found {
+                shape.without(i, order)
+            } else {
+                shape.with_word(i, left)
+            };
             done += blocks;
-            if done == out.len() {
-                break;
-            }
         }
         if done == 0 {
             self.lost(line);
@@ -203,18 +216,8 @@ impl Shard {
         }
         let frames = (done as u32) << order;
         let free = info.free().wrapping_sub(frames);
-        let bits = &self.lines[line as usize];
-        if info.is_whole() {
-            bits.store(&words);
-        } else {
-            changed.for_each(|i| bits.set_word(i, words[i]));
-        }
-        let class = if free == 0 {
-            -1
-        } else {
-            line::class_at_most(bits, info.class())
-        };
-        let new = info.with(free, class);
+        self.set_shape(line, shape);
+        let new = info.with(free, shape.class());
         self.counts.sub(info, frames);
         if info.is_pooled() {
             self.open(line, new);

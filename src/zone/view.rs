@@ -175,10 +175,13 @@ impl<P: Platform> Zone<P> {
     #[inline]
     #[must_use]
     pub fn home_shard(&self, cpu: CpuId) -> u32 {
-        // Shards were wanted two per CPU; where there are fewer, CPUs share them evenly.
-        let shards = self.shards.len().max(1) as u64;
-        let cpus = u64::from(self.spec.shards / 2).max(1);
-        (u64::from(cpu.0) * shards / cpus % shards) as u32
+        let cpu = if cpu.0 < self.home_cpus {
+            cpu.0
+        } else {
+            cpu.0 % self.home_cpus
+        };
+        // Without a division, which would cost as much as the lock. The rounding is less than a shard for any CPU.
+        ((u64::from(cpu) * self.home_step) >> 32) as u32
     }
 
     /// Largest free blocks of each order, as `/proc/buddyinfo` counts them: each free frame is in one block.

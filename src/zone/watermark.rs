@@ -11,7 +11,10 @@ use bitflags::bitflags;
 use super::{Mobility, Zone};
 use crate::addr::Order;
 use crate::platform::Platform;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Frames in a pageblock.
 const BLOCK: u64 = Order::PAGEBLOCK.frames();
@@ -79,6 +82,8 @@ pub(super) struct Watermarks {
     promo: AtomicU64,
     /// Added to every level while kinds were mixed lately.
     boost: AtomicU64,
+    /// Whether the boost was raised since somebody last woke the background for it.
+    boosted: AtomicBool,
 }
 
 impl Levels {
@@ -154,21 +159,31 @@ impl<P: Platform> Zone<P> {
             return;
         }
         let most = BLOCK.max((u128::from(high) * u128::from(BOOST_FACTOR) / 10_000) as u64);
-        let boost = self.boost();
-        self.watermarks
+        // Relaxed: lone words; of two who raise it at once, each is heard.
+        let _ = self
+            .watermarks
             .boost
-            .store((boost + BLOCK).min(most), Relaxed);
+            .fetch_update(Relaxed, Relaxed, |boost| Some((boost + BLOCK).min(most)));
+        // Release pairs with the Acquire of `take_boosted`: who takes the mark sees the boost that it stands for.
+        self.watermarks.boosted.store(true, Release);
+    }
+
+    /// Whether the boost was raised since the last call: the background is to be woken for it, once.
+    pub(crate) fn take_boosted(&self) -> bool {
+        // A load first: nearly always it was not, and the word is read by all CPUs.
+        self.watermarks.boosted.load(Relaxed) && self.watermarks.boosted.swap(false, Acquire)
     }
 
     /// Takes back what a round of background reclaim has made good. Stops at zero.
     pub fn lower_boost(&self, frames: u64) {
-        let lowered = self.boost().saturating_sub(frames);
-        self.watermarks.boost.store(lowered, Relaxed);
+        let lower = |boost: u64| Some(boost.saturating_sub(frames));
+        let _ = self.watermarks.boost.fetch_update(Relaxed, Relaxed, lower);
     }
 
     /// Whether the zone can serve `order` and keep more than `mark` plus `reserve` free, `free` frames being free.
     ///
-    /// `reserve` protects a low zone from requests that could also use a higher one.
+    /// `reserve` protects a low zone from requests that could also use a higher one. The mark is lowered by what `access`
+    /// makes the request's own.
     #[must_use]
     pub fn suffices(
         &self,
@@ -178,48 +193,68 @@ impl<P: Platform> Zone<P> {
         access: Access,
         free: u64,
     ) -> bool {
-        let mut usable = free as i64 - (order.frames() as i64 - 1);
-        let reserves = Access::NON_BLOCK | Access::MIN_RESERVE | Access::HIGHATOMIC | Access::OOM;
-        if !access.intersects(reserves) {
-            usable -= self.free_highatomic_near() as i64;
-        }
-        if !access.contains(Access::CMA) {
-            usable -= self.free_cma_near() as i64;
-        }
-        if usable <= (access.lowered(mark) + reserve) as i64 {
-            return false;
-        }
-        order == Order::ZERO || self.has_block(order, access)
+        self.surplus(order, mark, reserve, access, free).is_some()
     }
 
-    /// [`suffices`](Self::suffices) for one frame, mostly in three loads: the counter that may lag is read, and what
-    /// some frames are kept for is subtracted, but never more than is free.
+    /// [`suffices`](Self::suffices), and by how many frames: at least those of the block.
+    fn surplus(
+        &self,
+        order: Order,
+        mark: u64,
+        reserve: u64,
+        access: Access,
+        free: u64,
+    ) -> Option<u64> {
+        // Signed: more may be kept for others than is free.
+        let usable = free.min(i64::MAX as u64) as i64 - self.kept_from(access) as i64;
+        let surplus = usable - (access.lowered(mark) + reserve) as i64;
+        let fits = surplus >= order.frames() as i64
+            && (order == Order::ZERO || self.has_block(order, access));
+        fits.then_some(surplus as u64)
+    }
+
+    /// Free frames that are kept for other requests.
     #[inline]
-    #[must_use]
-    pub fn suffices_for_one(&self, level: Level, reserve: u64, access: Access) -> bool {
-        let free = self.free_frames();
-        let mut kept = self.free_highatomic_near();
+    fn kept_from(&self, access: Access) -> u64 {
+        let mut kept = 0;
+        if !access.intersects(Access::RESERVES) {
+            kept += self.free_highatomic_near();
+        }
         if !access.contains(Access::CMA) {
             kept += self.free_cma_near();
         }
-        let mark = self.mark(level);
-        if free.saturating_sub(kept) > mark + reserve {
-            return true;
-        }
-        if self.suffices(Order::ZERO, mark, reserve, access, self.free_near(mark)) {
-            return true;
-        }
-        // A boost must not starve those who may go below the minimum.
-        level == Level::Min
+        kept
+    }
+
+    /// How many frames the zone can give and keep more than `mark` plus `reserve` free; `None` if it cannot give a block of
+    /// `order`. Mostly in a few loads: near the mark, where the counter that lags cannot decide, the exact sum is read.
+    #[inline]
+    #[must_use]
+    pub fn spare_above(
+        &self,
+        order: Order,
+        mark: u64,
+        reserve: u64,
+        access: Access,
+    ) -> Option<u64> {
+        let sure = self.free_frames().saturating_sub(self.drift());
+        self.surplus(order, mark, reserve, access, sure)
+            .or_else(|| self.surplus(order, mark, reserve, access, self.free_frames_exact()))
+    }
+
+    /// [`spare_above`](Self::spare_above) a level with its boost. A boost does not starve those who may go below the minimum.
+    #[inline]
+    #[must_use]
+    pub fn spare(&self, order: Order, level: Level, reserve: u64, access: Access) -> Option<u64> {
+        let spare = self.spare_above(order, self.mark(level), reserve, access);
+        if spare.is_none()
+            && level == Level::Min
+            && order == Order::ZERO
             && access.contains(Access::MIN_RESERVE)
-            && self.boost() > 0
-            && self.suffices(
-                Order::ZERO,
-                self.levels().min,
-                reserve,
-                access,
-                self.free_near(mark),
-            )
+        {
+            return self.spare_above(order, self.levels().min, reserve, access);
+        }
+        spare
     }
 
     /// Free frames, exact where the counter that lags is too near `mark` to decide.
@@ -248,6 +283,12 @@ impl<P: Platform> Zone<P> {
 }
 
 impl Access {
+    /// Whoever has one of these may use what is kept for urgent requests of orders above 0.
+    const RESERVES: Self = Self::MIN_RESERVE
+        .union(Self::NON_BLOCK)
+        .union(Self::HIGHATOMIC)
+        .union(Self::OOM);
+
     /// How low a level is for a request with this access.
     #[must_use]
     pub const fn lowered(self, mark: u64) -> u64 {

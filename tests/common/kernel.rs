@@ -16,7 +16,7 @@ use std::vec::Vec;
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
     Backing, CompactStop, Copied, Evict, Evicted, Folio, Isolated, MemcgId, Migrate, Mm, MmConfig,
-    Moving, NodeId, Oom, Order, PhysAddr, Release, Request, Unmap, WriteOut,
+    Moving, NodeId, Oom, Order, PhysAddr, Refused, Release, Request, Unmap, WriteOut,
 };
 
 use super::host::Host;
@@ -199,7 +199,7 @@ pub fn try_build(frames: u64, config: &MmConfig) -> Result<Mm<Host>, framekeeper
     let memory = unsafe { Memory::<Host, 8>::claim(&mut map) };
     // Room for the records, and for pagesets of any size the tests ask for.
     let storage = super::host::storage((frames as usize * 64) + (4 << 20));
-    Mm::new(memory.with_storage(storage), config).map_err(|(error, _)| error)
+    Mm::new(memory.with_storage(storage), config).map_err(Refused::into_error)
 }
 
 /// A charged folio on the LRU, mapped.

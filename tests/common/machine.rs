@@ -6,7 +6,7 @@
 )]
 
 use framekeeper::boot::{BootMap, Memory};
-use framekeeper::{Config, InitError, NodeId, PageAllocator, PhysAddr};
+use framekeeper::{Config, InitError, NodeId, PageAllocator, PhysAddr, Refused};
 
 use super::host::{Host, storage};
 
@@ -31,7 +31,7 @@ pub fn memory(map: &mut BootMap) -> Memory<'_, Host> {
 
 /// An allocator of the map's memory.
 pub fn allocator(mut map: BootMap, config: &Config) -> Result<PageAllocator<Host>, InitError> {
-    PageAllocator::new(memory(&mut map), config).map_err(|(error, _)| error)
+    PageAllocator::new(memory(&mut map), config).map_err(Refused::into_error)
 }
 
 /// Numbers from a 64-bit linear congruential generator.

@@ -1,12 +1,14 @@
 //! framekeeper as a subject: threads pinned to cores are its CPUs, its frames are numbers only.
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::sync::SpinLock;
 use framekeeper::{
-    Config, CpuId, CpuIds, NodeId, Order, PageAllocator, Pages, PhysAddr, Platform, Request,
+    Config, CpuId, CpuIds, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr, Platform, Refused,
+    Request,
 };
 
 use crate::subject::{FRAMES, Subject};
@@ -63,13 +65,13 @@ pub fn run_as(cpu: u32) {
     unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
 }
 
-/// A request for each order, as a kernel would keep the few that it makes.
+/// A request for each order, as a kernel would keep the few that it makes. They take the last frame, as the peers do.
 static REQUESTS: [Request; Order::COUNT] = {
-    let mut requests = [Request::new(Order::ZERO); Order::COUNT];
+    let mut requests = [Request::new(Order::ZERO).ignore_watermarks(); Order::COUNT];
     let mut n = 0;
     while n < Order::COUNT {
         if let Some(order) = Order::new(n as u8) {
-            requests[n] = Request::new(order);
+            requests[n] = Request::new(order).ignore_watermarks();
         }
         n += 1;
     }
@@ -83,6 +85,34 @@ impl Framekeeper {
     /// Bytes of metadata a frame, pagesets included.
     pub fn metadata_bytes(&self) -> usize {
         self.0.metadata_bytes()
+    }
+
+    /// Frames given out as bare numbers and taken back, checked: a call is half of such a pair.
+    pub fn raw_ping_pong(&self, calls: u32) {
+        for _ in 0..calls / 2 {
+            let pages = self.0.try_alloc(REQUESTS[0]).expect("memory is free");
+            let pfn = black_box(pages.into_raw());
+            drop(self.0.try_from_raw(pfn, Order::ZERO).expect("given"));
+        }
+    }
+
+    /// Wrong frees of bare numbers: freed twice, a tail, another order, no memory.
+    pub fn wrong_raw_frees(&self, calls: u32) {
+        let twice = self.0.try_alloc(REQUESTS[0]).expect("memory is free");
+        let twice = twice.pfn();
+        let block = self.0.try_alloc(REQUESTS[3]).expect("memory is free");
+        let block = block.into_raw();
+        let order = Order::new(3).expect("an order");
+        let wrong = [
+            (twice, Order::ZERO),
+            (Pfn(block.0 + 1), Order::ZERO),
+            (block, Order::ZERO),
+            (Pfn(u64::MAX), order),
+        ];
+        for call in 0..calls {
+            let (pfn, order) = black_box(wrong[call as usize % wrong.len()]);
+            assert!(self.0.try_from_raw(pfn, order).is_err());
+        }
     }
 }
 
@@ -104,7 +134,7 @@ impl Subject for Framekeeper {
             ..Config::default()
         };
         let allocator = PageAllocator::new(memory, &config);
-        Self(allocator.map_err(|(error, _)| error).expect("fits"))
+        Self(allocator.map_err(Refused::into_error).expect("fits"))
     }
 
     #[inline(always)]

@@ -1,12 +1,16 @@
 //! Measures framekeeper beside other allocators.
 //!
 //!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
+//!     cargo run --release -p framekeeper-bench -- lru [--quick] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
+//!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru] [--json FILE]
 
 mod clock;
 mod instructions;
+mod lru;
 mod machine;
 mod peers;
+mod replay;
 mod report;
 mod subject;
 mod turnover;
@@ -35,10 +39,21 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Some("replay") => replay::run(&args[1..]),
+        Some("lru") => match lru::run(flag("--quick"), option("--json").as_deref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("the JSON was not written: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Some("instructions") => instructions::run(flag("--check")),
         Some("instructions-of") => instructions::loop_for_callgrind(&args[1..]),
         _ => {
-            eprintln!("alloc [--quick] [--only WORKLOAD] [--json FILE] | instructions [--check]");
+            eprintln!(
+                "alloc [--quick] [--only WORKLOAD] [--json FILE] | lru [--quick] [--json FILE] | instructions [--check] | {}",
+                replay::USAGE
+            );
             ExitCode::FAILURE
         }
     }

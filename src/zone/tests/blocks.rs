@@ -4,7 +4,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{absent, drain, online, order, range};
+use super::{Random, absent, drain, online, order, range};
 use crate::addr::{Order, Pfn};
 use crate::platform::IrqOff;
 use crate::zone::{Block, Fault, Mobility, OnlineError};
@@ -157,4 +157,52 @@ fn a_zone_of_one_frame_gives_one_frame() {
     assert_eq!(drain(zone, Order::ZERO, Mobility::Reclaimable), 1);
     assert_eq!(zone.free_frames_exact(), 0);
     zone.check().unwrap();
+}
+
+#[test]
+fn pageblocks_given_and_taken_in_one_hold_agree_with_those_that_go_one_by_one() {
+    // Two giants and a half, from the middle of a giant on; one line has a bad frame.
+    let start = 300 * 512;
+    let zone = online(start, start + (1 << 19) + (1 << 17), 2);
+    let off = IrqOff::new();
+    super::set_cma(zone, range(start + 512, start + 1024)).unwrap();
+    zone.mark_bad(Pfn(start + 5 * 512 + 7), &off).unwrap();
+    let mut random = Random(9);
+    let mut held: Vec<u32> = Vec::new();
+    for _ in 0..60 {
+        let mut out = vec![0; 1 + random.below(100) as usize];
+        let n = zone.take_blocks(order(9), Mobility::Movable, 0, &mut out, &off);
+        held.extend_from_slice(&out[..n]);
+        zone.check().unwrap();
+        for i in (1..held.len()).rev() {
+            held.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        let mut back = held.split_off(held.len() / 2);
+        zone.give_blocks(order(9), &mut back, &off);
+        zone.check().unwrap();
+        assert_eq!(zone.faults(), 0);
+    }
+    // Given twice, one of them in the same call: each but the first is refused.
+    let free = zone.free_frames_exact();
+    let twice = held.pop().unwrap();
+    zone.give_blocks(order(9), &mut [twice, twice, held[0], twice], &off);
+    assert_eq!(zone.faults(), 2);
+    assert_eq!(zone.free_frames_exact(), free + 1024);
+    zone.give_blocks(order(9), &mut held[1..], &off);
+    zone.check().unwrap();
+    assert_eq!(zone.free_frames_exact(), zone.managed() - 1);
+}
+
+#[test]
+fn pageblocks_taken_together_leave_the_larger_blocks_whole() {
+    let zone = online(0, 1 << 18, 1);
+    let off = IrqOff::new();
+    let mut out = [0; 12];
+    assert_eq!(
+        zone.take_blocks(order(9), Mobility::Movable, 0, &mut out, &off),
+        12
+    );
+    // 8 and 4 lines from one end: what is left is one block of each order from 11 up.
+    let free = zone.free_blocks_by_order();
+    assert_eq!(free[9..], [0, 0, 1, 0, 1, 1, 1, 1, 1, 0]);
 }

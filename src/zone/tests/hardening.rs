@@ -6,7 +6,7 @@ use std::thread;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Random, absent, fill, online, order, range};
+use super::{Random, absent, fill, online, order, range, set_cma};
 use crate::addr::{Order, Pfn};
 use crate::host::Host;
 use crate::platform::IrqOff;
@@ -305,7 +305,7 @@ fn whatever_is_done_to_a_zone_each_frame_is_in_one_place() {
                 }
                 13 if step % 50 == 0 => {
                     let start = at.0 & !511;
-                    let _ = zone.set_cma(range(start, start + 512), &off);
+                    let _ = set_cma(zone, range(start, start + 512));
                 }
                 _ => {}
             }

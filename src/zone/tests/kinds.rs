@@ -4,10 +4,10 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{absent, drain, fill, online, order, range};
+use super::{absent, drain, fill, online, order, range, set_cma};
 use crate::addr::{Order, Pfn};
 use crate::platform::IrqOff;
-use crate::zone::{Access, Block, CmaError, Keep, Level, Levels, Mobility};
+use crate::zone::{Access, Block, IsolateError, Keep, Level, Levels, Mobility, Purpose};
 
 /// Enough frames that kinds are kept apart.
 const FRAMES: u64 = 16 * 512;
@@ -191,6 +191,25 @@ fn a_highatomic_block_reserves_every_line_it_covers_and_all_come_back() {
 }
 
 #[test]
+fn a_line_of_the_reserve_leaves_it_when_it_goes_offline_and_is_no_cma() {
+    let zone = online(0, 1 << 18, 1);
+    let off = IrqOff::new();
+    let block = zone.take(order(9), Mobility::Unmovable, 0, &off).unwrap();
+    assert_eq!(zone.reserve_highatomic(block.pfn(), order(9), &off), 512);
+    let here = block.frames();
+    zone.give(block, &off).unwrap();
+    let kept = Err(IsolateError::Kept(here.start()));
+    assert_eq!(set_cma(zone, here), kept);
+    let isolation = zone.isolate(here, Purpose::Offline, &off).unwrap();
+    zone.offline(isolation, &off).unwrap();
+    assert_eq!((zone.reserved_highatomic(), zone.free_highatomic()), (0, 0));
+    zone.check().unwrap();
+    zone.online(here, &off).unwrap();
+    assert_eq!(zone.mobility_of(here.start()), Mobility::Movable);
+    zone.check().unwrap();
+}
+
+#[test]
 fn the_highatomic_reserve_stops_at_its_cap_and_small_zones_have_none() {
     let zone = online(0, 1 << 18, 1);
     let off = IrqOff::new();
@@ -233,7 +252,7 @@ fn frames_kept_for_urgent_requests_do_not_count_for_others() {
     };
     zone.set_levels(levels).unwrap();
     for access in [Access::empty(), Access::CMA] {
-        assert!(!zone.suffices_for_one(Level::Min, 0, access));
+        assert_eq!(zone.spare(Order::ZERO, Level::Min, 0, access), None);
         assert!(
             !zone.suffices(Order::ZERO, 5, 0, access, 10),
             "10 free, 512 kept"
@@ -241,22 +260,19 @@ fn frames_kept_for_urgent_requests_do_not_count_for_others() {
         assert!(!zone.suffices(order(3), 5, 0, access, 512));
     }
     assert!(zone.suffices(order(3), 5, 0, Access::HIGHATOMIC, 512));
-    assert!(zone.suffices_for_one(Level::Min, 0, Access::NON_BLOCK));
+    assert_eq!(
+        zone.spare(Order::ZERO, Level::Min, 0, Access::NON_BLOCK),
+        Some(507)
+    );
 }
 
 #[test]
 fn cma_lines_serve_movable_requests_when_their_own_are_used_up_and_nobody_else() {
     let zone = online(0, FRAMES, 1);
     let off = IrqOff::new();
-    assert_eq!(
-        zone.set_cma(range(512, 1000), &off),
-        Err(CmaError::Range(range(512, 1000)))
-    );
-    zone.set_cma(range(512, 1536), &off).unwrap();
-    assert_eq!(
-        zone.set_cma(range(1024, 2048), &off),
-        Err(CmaError::InUse(Pfn(1024)))
-    );
+    set_cma(zone, range(512, 1536)).unwrap();
+    let again = set_cma(zone, range(1024, 2048));
+    assert_eq!(again, Err(IsolateError::Kept(Pfn(1024))));
     assert_eq!((zone.free_cma(), zone.free_frames_exact()), (1024, FRAMES));
     zone.check().unwrap();
     assert_eq!(drain(zone, Order::ZERO, Mobility::Unmovable), FRAMES - 1024);
@@ -276,9 +292,7 @@ fn cma_cannot_be_made_of_what_is_absent() {
     let zone = absent(0, 4096, 1);
     let off = IrqOff::new();
     zone.online(range(0, 1024), &off).unwrap();
-    assert_eq!(
-        zone.set_cma(range(512, 2048), &off),
-        Err(CmaError::InUse(Pfn(1024)))
-    );
+    let set = set_cma(zone, range(512, 2048));
+    assert_eq!(set, Err(IsolateError::Absent(Pfn(1024))));
     assert_eq!(zone.free_cma(), 0);
 }

@@ -13,7 +13,7 @@ use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Mobility, Zone, ZoneSpec};
+use super::{IsolateError, Mobility, Purpose, Zone, ZoneSpec};
 use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::Bump;
 use crate::host::{Host, storage};
@@ -41,6 +41,15 @@ pub(super) fn online(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
     let off = IrqOff::new();
     zone.online(range(start, end), &off).unwrap();
     zone
+}
+
+/// Makes a range CMA; an error names the first pageblock that cannot be.
+pub(super) fn set_cma(zone: &Zone<Host>, range: FrameRange) -> Result<(), IsolateError> {
+    let off = IrqOff::new();
+    let isolation = zone.isolate(range, Purpose::Contiguous, &off)?;
+    let set = zone.set_cma(&isolation, &off);
+    zone.release(&isolation, &off);
+    set.map_err(IsolateError::Kept)
 }
 
 pub(super) fn range(start: u64, end: u64) -> FrameRange {

@@ -4,12 +4,11 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Random, absent, drain, fill, online, order, range};
+use super::{Random, absent, drain, fill, online, order, range, set_cma};
 use crate::addr::{FrameRange, Order, Pfn};
 use crate::boot::Bump;
 use crate::host::Host;
 use crate::platform::IrqOff;
-use crate::zone::reporting::ReportCursor;
 use crate::zone::{
     Block, Fault, IsolateError, MarkError, Mobility, OfflineError, Purpose, WasBad, Zone,
 };
@@ -69,7 +68,7 @@ fn a_second_user_of_a_range_gets_busy_and_changes_nothing() {
 fn release_restores_the_kind_that_each_line_had() {
     let zone = online(0, 1 << 13, 1);
     let off = IrqOff::new();
-    zone.set_cma(range(512, 1024), &off).unwrap();
+    set_cma(zone, range(512, 1024)).unwrap();
     let unmovable = zone.take(order(9), Mobility::Unmovable, 0, &off).unwrap();
     let kinds = || -> Vec<Mobility> { (0..16).map(|l| zone.mobility_of(Pfn(l * 512))).collect() };
     let before = kinds();
@@ -77,12 +76,17 @@ fn release_restores_the_kind_that_each_line_had() {
         zone.isolate(range(0, 8192), Purpose::Contiguous, &off),
         Err(IsolateError::Kept(Pfn(512)))
     ));
-    let isolation = zone
-        .isolate(range(0, 8192), Purpose::Offline, &off)
-        .unwrap();
+    let isolations = [
+        (range(0, 512), Purpose::Offline),
+        (range(512, 1024), Purpose::Cma),
+        (range(1024, 8192), Purpose::Contiguous),
+    ]
+    .map(|(range, purpose)| zone.isolate(range, purpose, &off).unwrap());
     assert!(zone.take(Order::ZERO, Mobility::Movable, 0, &off).is_none());
     zone.give(unmovable, &off).unwrap();
-    zone.release(&isolation, &off);
+    for isolation in &isolations {
+        zone.release(isolation, &off);
+    }
     assert_eq!(kinds(), before);
     assert_eq!(zone.free_frames_exact(), 8192);
     zone.check().unwrap();
@@ -122,7 +126,7 @@ fn a_range_is_taken_at_any_alignment_once_its_last_frame_is_free() {
 fn a_range_of_cma_is_collected_and_given_back_as_cma() {
     let zone = online(0, 1 << 13, 1);
     let off = IrqOff::new();
-    zone.set_cma(range(1024, 3072), &off).unwrap();
+    set_cma(zone, range(1024, 3072)).unwrap();
     let wanted = range(1100, 1300);
     let isolation = zone.isolate(wanted, Purpose::Cma, &off).unwrap();
     zone.take_range(&isolation, &off).unwrap();
@@ -131,6 +135,10 @@ fn a_range_of_cma_is_collected_and_given_back_as_cma() {
     zone.give_range(wanted, &off).unwrap();
     assert_eq!(zone.free_cma(), 2048);
     assert!(zone.isolate(range(0, 512), Purpose::Cma, &off).is_err());
+    zone.check().unwrap();
+    zone.clear_cma(range(1024, 3072), &off);
+    assert_eq!((zone.cma_frames(), zone.free_cma()), (0, 0));
+    assert_eq!(zone.free_blocks(order(13)), 1);
     zone.check().unwrap();
 }
 
@@ -287,10 +295,9 @@ fn a_bad_frame_stays_bad_while_its_range_goes_and_comes() {
 /// Reports everything, and returns the frames of the blocks.
 fn report(zone: &Zone<Host>, least: Order) -> u64 {
     let off = IrqOff::new();
-    let mut cursor = ReportCursor::default();
     let mut frames = 0;
     loop {
-        let blocks = zone.take_unreported(least, &mut cursor, &off);
+        let blocks = zone.take_unreported(least, Order::MAX);
         if blocks.is_empty() {
             return frames;
         }
@@ -332,7 +339,7 @@ fn a_balloon_shrinks_the_zone_by_the_frames_that_it_holds() {
     zone.inflate_balloon(100);
     assert_eq!((zone.managed(), zone.ballooned()), (8092, 100));
     zone.check().unwrap();
-    assert_eq!(zone.deflate_balloon(1000), 100);
+    zone.deflate_balloon(100);
     zone.give_blocks(Order::ZERO, &mut out, &off);
     assert_eq!((zone.managed(), zone.free_frames_exact()), (8192, 8192));
     zone.check().unwrap();
@@ -353,4 +360,31 @@ fn a_zone_needs_a_fifth_of_a_byte_for_each_frame() {
         let bytes = measure.used() as u64;
         assert!(bytes * 5 <= frames, "{bytes} bytes for {frames} frames");
     }
+}
+
+#[test]
+fn a_bad_frame_in_use_is_awaited_and_its_return_told_once() {
+    let zone = online(0, 1 << 13, 1);
+    let off = IrqOff::new();
+    let block = zone.take(order(11), Mobility::Movable, 0, &off).unwrap();
+    let small = zone.take(order(2), Mobility::Movable, 0, &off).unwrap();
+    let inside = [3, 700, 701].map(|n| Pfn(block.pfn().0 + n));
+    for bad in inside.into_iter().chain([Pfn(small.pfn().0 + 1)]) {
+        assert_eq!(zone.mark_bad(bad, &off), Ok(WasBad::InUse));
+    }
+    assert_eq!(zone.mark_bad(Pfn(8000), &off), Ok(WasBad::Free));
+    // What somebody uses stands in the way, bad or not.
+    assert_eq!(zone.next_used(range(inside[0].0, 4096)), Some(inside[0]));
+    assert_eq!(zone.take_returned(), 0);
+    let frames = block.frames();
+    zone.give(block, &off).unwrap();
+    assert_eq!((zone.take_returned(), zone.take_returned()), (3, 0));
+    assert_eq!(zone.next_used(frames), None);
+    zone.check().unwrap();
+    let frames = small.frames();
+    let _ = small.into_parts();
+    zone.give_range(frames, &off).unwrap();
+    assert_eq!((zone.take_returned(), zone.take_returned()), (1, 0));
+    assert_eq!(zone.free_frames_exact(), (1 << 13) - 5);
+    zone.check().unwrap();
 }

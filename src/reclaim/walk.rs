@@ -1,0 +1,115 @@
+//! Rounds over the groups of a subtree.
+//!
+//! Owns: rising priority; who is passed over for its protection; which passes follow one that freed nothing.
+//! Invariants: every pass ends after thirteen priorities, each of which visits a group once at most. Protection depends on where
+//! the reclaim began, so it is computed on the way and never kept: a group's own limit finds none of its own.
+//! Lock ranks: `MemcgTree` for each step. Used by: entry, background.
+
+use super::balance::Protected;
+use super::evict::Evict;
+use super::scan::Progress;
+use crate::memcg::{Event, MemcgId, ROOT, Walk};
+use crate::mm::Mm;
+use crate::platform::IrqOff;
+
+/// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
+pub(super) const FIRST_PRIORITY: u32 = 12;
+
+/// What a pass does to those that earlier ones spared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+pub(super) enum Pass {
+    /// Active lists and protected groups are spared.
+    Gentle,
+    /// Active lists are not.
+    Deactivate,
+    /// Nor is what `low` protects.
+    BelowLow,
+}
+
+impl<P: Evict> Mm<P> {
+    /// Passes over the subtree until the target is free: those that follow one that freed nothing spare less each, protection by
+    /// `low` last.
+    pub(super) fn scan_subtree(&self, progress: &mut Progress) {
+        self.scan_at_rising_priority(progress);
+        if progress.freed == 0 {
+            // Other CPUs' batches may hold all there is, and active lists what the balance spared.
+            self.drain_lru();
+            progress.pass = Pass::Deactivate;
+            self.scan_at_rising_priority(progress);
+        }
+        if progress.freed == 0 && progress.low_spared {
+            progress.pass = Pass::BelowLow;
+            self.scan_at_rising_priority(progress);
+        }
+    }
+
+    fn scan_at_rising_priority(&self, progress: &mut Progress) {
+        progress.priority = FIRST_PRIORITY;
+        loop {
+            progress.longest = 0;
+            for node in 0..self.memcgs().nodes() {
+                if progress.node.is_none_or(|only| only == node) {
+                    self.scan_node(node, progress);
+                }
+            }
+            if progress.left() == 0 || progress.priority == 0 {
+                return;
+            }
+            // Priorities at which not even the longest list gives a frame are passed over.
+            let useful = progress.longest.checked_ilog2().unwrap_or(0);
+            progress.priority = useful.min(progress.priority - 1);
+        }
+    }
+
+    /// Scans a subtree's lruvecs on one node at one priority.
+    pub(super) fn scan_node(&self, node: u32, progress: &mut Progress) {
+        let root = progress.root;
+        // Threads that reclaim from one group at once share a round of it, and the next begins where the last had enough. At
+        // the last priority each looks at everything: what it says is exhausted must be.
+        let mut shared = (progress.priority > 0 && !progress.alone).then(|| Walk::new(root, node));
+        let mut last = None;
+        while progress.left() > 0 {
+            let off = IrqOff::new();
+            let next = match (&mut shared, last) {
+                (Some(walk), _) => self.memcgs().step(walk, &off),
+                (None, None) => Some(root),
+                (None, Some(last)) => self.memcgs().next_in_subtree(root, last, &off),
+            };
+            drop(off);
+            let Some(group) = next else { break };
+            last = Some(group);
+            if let Some(protected) = self.protected(group, progress) {
+                self.shrink_lruvec(group, node, protected, progress);
+                self.shrink_objects_of(group, node, progress);
+            }
+        }
+    }
+
+    /// What of a group is protected in this pass; `None` if all of it is.
+    fn protected(&self, group: MemcgId, progress: &mut Progress) -> Option<Protected> {
+        if group.slot == progress.root.slot || group.slot == ROOT {
+            return Some(Protected::default());
+        }
+        let shield = self.memcgs().shield(progress.root.slot, group.slot);
+        if shield.min == 0 && shield.low == 0 {
+            return Some(Protected::default());
+        }
+        let usage = self.memcgs().usage(group).unwrap_or(0);
+        if shield.min > 0 && usage <= shield.min {
+            return None;
+        }
+        let mut frames = shield.min;
+        if shield.low > shield.min {
+            if progress.pass < Pass::BelowLow {
+                progress.low_spared = true;
+                frames = shield.low;
+                if usage <= shield.low {
+                    return None;
+                }
+            } else if usage <= shield.low {
+                self.count_memcg_event(group, Event::Low);
+            }
+        }
+        Some(Protected { frames, usage })
+    }
+}
