@@ -74,10 +74,11 @@ pub mod integrate;
 
 pub use addr::{CpuId, FrameRange, NodeId, Order, Pfn, PhysAddr, ZoneKind};
 pub use alloc::{
-    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, InitError, Moved,
-    OnlineError, Oom, PageAllocator, Pages, RawError, Reclaim, Relief, Reported, Request,
+    AllocError, Balloon, Cma, CmaBlock, CmaError, Config, Contig, ContigError, FinishError,
+    HotplugError, InitError, Moved, OnlineError, Oom, PageAllocator, Pages, RawError, Reclaim,
+    ReleaseError, Released, Relief, Reported, Request,
 };
-pub use boot::{BootMap, MapError, Memory, Refused, Storage};
+pub use boot::{BootMap, LateMemory, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
@@ -86,6 +87,7 @@ pub use mm::{
     BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
     MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated, StateChange,
 };
+pub use node::{CpuError, StartCpus};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{

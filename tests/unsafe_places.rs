@@ -14,7 +14,8 @@ use source::{reads, source_files, tokens};
 const PLACES: [&str; 3] = ["boot/carve.rs", "list_lru/item.rs", "sync/lock.rs"];
 
 /// Declarations of a duty elsewhere: they hold no unsafe operation, a caller or implementor meets them.
-const DUTIES: [(&str, &str); 5] = [
+const DUTIES: [(&str, &str); 6] = [
+    ("boot/memory.rs", "fn claim"),
     ("integrate/x86_64.rs", "fn deallocate_frame"),
     ("mm/folio.rs", "fn folio_from_raw"),
     ("platform.rs", "trait Platform"),

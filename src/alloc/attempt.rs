@@ -173,7 +173,15 @@ impl<P: Platform> PageAllocator<P> {
         let zones = self.zones_for(request, cpu).ok()?;
         let all = self.nodes.zones();
         let entry = |zone: u8| &all[usize::from(zone)];
-        let take = |zone| self.take(zone, request, attempt, cpu, off);
+        // A zone that is not all online yet grows before the next one is asked: each turn brings a section at least.
+        let take = |zone| {
+            loop {
+                let taken = self.take(zone, request, attempt, cpu, off);
+                if taken.is_some() || !self.grow_on_demand(zone, request.order()) {
+                    return taken;
+                }
+            }
+        };
         if attempt != Attempt::first(request) {
             return zones.clone().find_map(take);
         }
@@ -182,7 +190,7 @@ impl<P: Platform> PageAllocator<P> {
         let own = zones
             .clone()
             .take_while(|&zone| entry(zone).node == near)
-            .filter(|&zone| has_own(&entry(zone).zone, request));
+            .filter(|&zone| has_own(&entry(zone).zone, request) || self.can_grow(zone));
         if let Some(pages) = { own }.find_map(take) {
             return Some(pages);
         }

@@ -10,7 +10,7 @@ use crate::addr::{CpuId, FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::pageset::Exchanges;
 use crate::pageset::tune::Limits;
 use crate::platform::{IrqOff, Platform};
-use crate::zone::ZoneFault;
+use crate::zone::{Levels, ZoneFault};
 
 /// Numbers of one zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,10 @@ pub struct ZoneCounts {
     pub free: u64,
     /// Frames that CPUs park in their pagesets.
     pub parked: u64,
+    /// Its watermarks, without boost.
+    pub levels: Levels,
+    /// Frames kept from requests whose highest zone is of another kind, by kind.
+    pub reserves: [u64; ZoneKind::COUNT],
     /// Frames in pageblocks that are kept for urgent requests (the highatomic reserve), free or not.
     pub reserved_highatomic: u64,
     /// The free ones of them; they are among `free`.
@@ -101,6 +105,8 @@ impl<P: Platform> PageAllocator<P> {
             managed: zone.managed(),
             free: zone.free_frames_exact(),
             parked: self.parked_in(index),
+            levels: zone.levels(),
+            reserves: entry.reserves(),
             reserved_highatomic: zone.reserved_highatomic(),
             free_highatomic: zone.free_highatomic(),
             cma: zone.cma_frames(),
@@ -178,7 +184,9 @@ impl<P: Platform> PageAllocator<P> {
                 if !cache.check() {
                     return Err(CheckError::Pageset(cpu, node, kind));
                 }
-                if cache.limits() != self.nodes.fresh_limits(entry, &self.config.tuning) {
+                // Of a zone that is coming online still, they stay those of its early part.
+                let settled = self.deferral.is_done() || !self.nodes.is_deferred(index);
+                if settled && cache.limits() != self.fresh_limits(index, cpu) {
                     return Err(CheckError::StaleLimits(cpu, node, kind));
                 }
                 for (frame, order) in cache.blocks() {
@@ -194,8 +202,9 @@ impl<P: Platform> PageAllocator<P> {
                     }
                 }
             }
-            if entry.zone.levels() != self.nodes.fresh_levels(entry, &self.config.tuning)
-                || ZoneKind::ALL.map(|kind| entry.reserve(kind)) != self.nodes.fresh_reserves(entry)
+            if self.deferral.is_done()
+                && (entry.zone.levels() != self.nodes.fresh_levels(entry, &self.config.tuning)
+                    || entry.reserves() != self.nodes.fresh_reserves(entry))
             {
                 return Err(CheckError::StaleMarks(node, kind));
             }

@@ -9,7 +9,7 @@ use core::fmt;
 use super::Contents;
 use crate::addr::{CpuId, NodeId, PhysAddr};
 use crate::boot::{MemoryError, StorageFull};
-use crate::node::{MAX_NODES, Tuning, ZoneLimits};
+use crate::node::{MAX_NODES, StartCpus, Tuning, ZoneLimits};
 
 /// The most CPUs an instance may have.
 pub const MAX_CPUS: u32 = 8192;
@@ -41,6 +41,12 @@ pub struct Config {
     pub tuning: Tuning,
     /// What is done to the contents of frames. Default: nothing.
     pub contents: Contents,
+    /// Whether to hand over only the low zones and the first section or two of each node's highest zone at construction, for a fast boot.
+    /// CPUs then bring the rest online by [`deferred_init`](super::PageAllocator::deferred_init), and
+    /// [`finish_deferred`](super::PageAllocator::finish_deferred) must follow: before it there are no watermarks. Default false.
+    pub deferred: bool,
+    /// Which CPUs have pagesets from the start. Default: all.
+    pub start_cpus: StartCpus,
     /// Whether to keep the codes (a quarter of a byte a frame) that [`try_from_raw`](super::PageAllocator::try_from_raw)
     /// needs. Default true.
     pub raw_codes: bool,
@@ -58,6 +64,8 @@ impl Default for Config {
             pageset_slots: 4096,
             tuning: Tuning::default(),
             contents: Contents::Keep,
+            deferred: false,
+            start_cpus: StartCpus::All,
             raw_codes: true,
         }
     }

@@ -17,8 +17,11 @@ mod compact;
 mod config;
 mod contents;
 mod contig;
+mod cpus;
+mod deferred;
 mod error;
 mod fast;
+mod hotplug;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod offline;
@@ -34,10 +37,11 @@ mod slow_tests;
 
 use core::fmt;
 
-use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
+use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, Memory, Refused};
-use crate::node::{Nodes, Shape};
-use crate::pageset::{Pagesets, Pressure};
+use crate::node::{Nodes, Prepare, Shape};
+use crate::pageset::tune::Limits;
+use crate::pageset::{Cache, Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
 use crate::rank::Rank;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -53,7 +57,10 @@ pub use codes::RawError;
 pub use config::{Config, InitError, MAX_CPUS};
 pub use contents::{Contents, Damage, POISON};
 pub use contig::{Contig, ContigError, Moved};
+use deferred::Deferral;
+pub use deferred::FinishError;
 pub use error::{AllocError, Cause, Contradiction, Shortage};
+pub use hotplug::{HotplugError, ReleaseError, Released};
 pub use offline::OnlineError;
 pub use pages::Pages;
 pub use relief::{Caller, Compaction, Need, Oom, Progress, Relief};
@@ -68,6 +75,9 @@ pub struct PageAllocator<P: Platform> {
     /// By zone; empty if the instance keeps none.
     codes: &'static [Codes],
     config: Config,
+    deferral: Deferral<P>,
+    /// What must be readied above before a section's frames are given.
+    prepare: Option<&'static dyn Prepare>,
     /// Taken while watermarks are recomputed: of two who do, the later one sees what both have changed.
     turn: Lock<Turn, P>,
     /// Address of the last write to a free frame that was found, times 256, and the byte found there.
@@ -125,9 +135,15 @@ impl<P: Platform> PageAllocator<P> {
             }
         }
         if config.contents != Contents::Keep {
+            let absent = |pfn| {
+                let mut hotplug = map.hotplug_frames(P::PAGE_SHIFT);
+                hotplug.any(|range| range.contains(pfn))
+            };
             for (_, frames) in map.usable_frames(P::PAGE_SHIFT) {
                 let last = Pfn(frames.end().0 - 1);
-                for address in [frames.start(), last].map(|pfn| pfn.addr(P::PAGE_SHIFT)) {
+                let ends = [frames.start(), last].into_iter();
+                for pfn in ends.filter(|&pfn| !absent(pfn)) {
+                    let address = pfn.addr(P::PAGE_SHIFT);
                     if P::direct_map(address).is_null() {
                         return Err(InitError::Unmapped(address));
                     }
@@ -140,6 +156,8 @@ impl<P: Platform> PageAllocator<P> {
             node_of: config.node_of,
             distance: config.distance,
             fast: config.contents == Contents::Keep,
+            start: config.start_cpus,
+            deferred: config.deferred,
         };
         let start = bump.used();
         let zones = config.zones.zones(map, P::PAGE_SHIFT);
@@ -157,6 +175,8 @@ impl<P: Platform> PageAllocator<P> {
             pagesets,
             codes,
             config: config.clone(),
+            deferral: Deferral::new(config.deferred),
+            prepare: None,
             turn: Lock::new(Turn),
             damage: AtomicU64::new(0),
             leaked: AtomicU64::new(0),
@@ -166,43 +186,59 @@ impl<P: Platform> PageAllocator<P> {
         })
     }
 
-    /// Hands over the frames that the map leaves free. Once, after [`build`](Self::build).
+    /// Whether none of a section's frames can be had before it is brought online.
+    pub(crate) fn comes_late(&self, section: FrameRange) -> bool {
+        self.nodes.comes_late(section)
+    }
+
+    /// Names what must be readied above before a section's frames are given. Once, before [`populate`](Self::populate).
+    pub(crate) fn set_prepare(&mut self, prepare: Option<&'static dyn Prepare>) {
+        self.prepare = prepare;
+    }
+
+    /// Hands over the frames that the map leaves free, but for deferred ones. Once, after [`build`](Self::build).
     pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>) {
-        for (_, frames) in map.free_frames(P::PAGE_SHIFT) {
-            self.clear(|| frames);
-        }
-        let refused = self.nodes.populate(map, &self.config.zones);
+        let ready = |frames| self.clear(|| frames);
+        let refused = self.nodes.populate(map, &self.config.zones, ready);
         self.refused.store(refused, Relaxed);
         self.recompute();
     }
 
     /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all
-    /// zones, without a lock. Returns how many pagesets got new limits.
+    /// zones, without a lock. Returns how many pagesets got new limits. Until deferred initialisation is finished, watermarks and
+    /// reserves stay zero: the sum that they are shares of is not known yet.
     pub(crate) fn recompute(&self) -> u32 {
-        {
+        if self.deferral.is_done() {
             let off = IrqOff::new();
             let _turn = self.turn.lock(&off);
             self.nodes.recompute(&self.config.tuning);
         }
-        let mut changed = 0;
-        for index in 0..self.nodes.zones().len() as u8 {
-            changed += self.refresh_pagesets(index);
-        }
-        changed
+        (0..self.nodes.zones().len() as u8)
+            .map(|index| self.refresh_pagesets(index))
+            .sum()
     }
 
     /// Recomputes the limits of one zone's pagesets. Returns how many got new ones.
     fn refresh_pagesets(&self, index: u8) -> u32 {
-        let mut changed = 0;
-        for (_, pageset) in self.pagesets.of_zone(index) {
-            let off = IrqOff::new();
-            let mut cache = pageset.lock(&off);
-            // Computed under the lock: of two who change the limits, the later one sees what both want.
-            let zone = &self.nodes.zones()[usize::from(index)];
-            let limits = self.nodes.fresh_limits(zone, &self.config.tuning);
-            changed += u32::from(cache.set_limits(limits));
-        }
-        changed
+        let pagesets = self.pagesets.of_zone(index);
+        pagesets
+            .map(|(cpu, pageset)| self.refresh(index, cpu, pageset))
+            .sum()
+    }
+
+    /// Recomputes the limits of one pageset. Returns 1 if it got new ones.
+    fn refresh(&self, index: u8, cpu: CpuId, pageset: &Lock<Cache, P>) -> u32 {
+        let off = IrqOff::new();
+        let mut cache = pageset.lock(&off);
+        // Computed under the lock: of two who change the limits, the later one sees what both want.
+        let limits = self.fresh_limits(index, cpu);
+        u32::from(cache.set_limits(limits))
+    }
+
+    /// The limits that a pageset ought to have.
+    fn fresh_limits(&self, index: u8, cpu: CpuId) -> Limits {
+        let zone = &self.nodes.zones()[usize::from(index)];
+        self.nodes.fresh_limits(zone, cpu, &self.config.tuning)
     }
 
     /// A tick of the calling CPU's housekeeping, about once a second: pagesets that were quiet give frames back.

@@ -22,6 +22,8 @@ pub enum OnlineError {
     Outside(Pfn),
     /// This frame was reserved at boot.
     Reserved(Pfn),
+    /// This frame's section is deferred: `deferred_init` brings it online.
+    Deferred(Pfn),
     /// This frame is online.
     Online(Pfn),
     /// Too many pageblocks of the zone have holes or bad frames: align the range to 512 frames.
@@ -87,6 +89,9 @@ impl<P: Platform> PageAllocator<P> {
         if let Some(pfn) = self.nodes.first_reserved(range) {
             return Err(OnlineError::Reserved(pfn));
         }
+        if let Some(pfn) = self.nodes.first_waiting(range) {
+            return Err(OnlineError::Deferred(pfn));
+        }
         let zone = self.nodes.zone(index);
         let ready = || self.clear(|| range);
         zone.online_after(range, ready)
@@ -115,6 +120,7 @@ impl fmt::Display for OnlineError {
                 )
             }
             Self::Reserved(pfn) => write!(f, "frame {pfn} was reserved at boot"),
+            Self::Deferred(pfn) => write!(f, "frame {pfn} is deferred: call deferred_init"),
             Self::Online(pfn) => write!(f, "frame {pfn} is online already"),
             Self::TooManyHoles => {
                 f.write_str("too many pageblocks have holes: align the range to 512 frames")

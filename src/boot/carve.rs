@@ -1,21 +1,18 @@
 //! The crate's own memory, and every access through the direct map (UNSAFE 1).
 //!
 //! Owns: [`Storage`], bytes that belong to one instance for ever; [`Bump`], which carves typed slots from them;
-//! [`Memory`], a boot map with the promise that its free memory is nobody else's.
+//! [`LateSlots`], those of them that are initialised when their memory comes online, and runs of them.
 //! Invariants: a byte is carved at most once; every carved slot is initialised before it is reachable.
 //! Lock ranks: none. Used by: every layer's constructor.
 #![allow(unsafe_code)]
 
-use core::fmt;
-use core::marker::PhantomData;
 use core::mem::{MaybeUninit, align_of, size_of};
 use core::ptr::NonNull;
 
-use super::error::MapError;
-use super::map::BootMap;
-use super::refused::Refused;
+use super::error::{StorageError, StorageFull};
 use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{CachePadded, PerCpu};
 
 /// Bytes owned by one instance until the program ends.
@@ -29,33 +26,6 @@ pub struct Storage {
 
 // SAFETY: the bytes are reached through this value alone, which is moved, never shared.
 unsafe impl Send for Storage {}
-
-/// Why a range cannot be storage.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum StorageError {
-    /// The range ends past the last address.
-    Overflow {
-        /// First byte of the range.
-        start: PhysAddr,
-        /// Its length.
-        bytes: u64,
-    },
-    /// The direct map has no pointer for the range, or wraps within it: choose memory that is mapped.
-    Unmapped {
-        /// First byte of the range.
-        start: PhysAddr,
-    },
-}
-
-/// The metadata needs more bytes than the storage has. Give more, or configure fewer CPUs, groups or shards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StorageFull {
-    /// Bytes needed so far, alignment included.
-    pub needed: usize,
-    /// Bytes there are.
-    pub available: usize,
-}
 
 impl Storage {
     /// Storage in memory that Rust already owns.
@@ -212,6 +182,36 @@ impl<'s> Bump<'s> {
         Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), count) })
     }
 
+    /// Room for slots that are initialised later, in parts of the sizes given, which follow each other. While measuring, parts
+    /// are empty.
+    ///
+    /// # Errors
+    /// [`StorageFull`], with nothing taken.
+    pub(crate) fn late_parts<T: 'static, I: Iterator<Item = u32>, S: Fn() -> I>(
+        &mut self,
+        sizes: S,
+    ) -> Result<impl Iterator<Item = LateSlots<T>> + use<T, I, S>, StorageFull> {
+        let total: usize = sizes().map(|size| size as usize).sum();
+        let mut next = self.reserve::<T>(total)?;
+        let mut left = total;
+        Ok(sizes().map(move |size| {
+            // Sizes that differ the second time are cut short.
+            let size = size.min(u32::try_from(left).unwrap_or(u32::MAX));
+            left -= size as usize;
+            let first = next;
+            if let Some(first) = first {
+                // SAFETY: `size` was left, so the next part begins within what was reserved, or at its end.
+                next = Some(unsafe { first.add(size as usize) });
+            }
+            LateSlots {
+                count: first.map_or(0, |_| size),
+                first: first.unwrap_or(NonNull::dangling()),
+                claimed: AtomicBool::new(false),
+                ready: AtomicU32::new(0),
+            }
+        }))
+    }
+
     /// Takes room for `count` values of `T`; `None` while measuring.
     fn reserve<T>(&mut self, count: usize) -> Result<Option<NonNull<T>>, StorageFull> {
         const { assert!(align_of::<T>() <= MAX_ALIGN) };
@@ -259,6 +259,116 @@ impl<'s> Bump<'s> {
     }
 }
 
+/// Slots that nobody can read before [`init`](Self::init), which takes the time that carving them did not.
+#[derive(Debug)]
+pub(crate) struct LateSlots<T: 'static> {
+    first: NonNull<T>,
+    count: u32,
+    /// Set by whoever initialises them.
+    claimed: AtomicBool,
+    /// How many can be read: none, then all.
+    ready: AtomicU32,
+}
+
+// SAFETY: the slots are reached by shared references only, and written once, by the one who claimed them, before that.
+unsafe impl<T: Send + Sync> Sync for LateSlots<T> {}
+// SAFETY: as above; they lie in storage that is valid for ever.
+unsafe impl<T: Send + Sync> Send for LateSlots<T> {}
+
+impl<T> LateSlots<T> {
+    /// Number of slots, initialised or not.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// All slots, or none.
+    #[inline]
+    pub(crate) fn slots(&self) -> &'static [T] {
+        // Acquire pairs with the Release of `init`: what is read was written before.
+        let ready = self.ready.load(Ordering::Acquire) as usize;
+        // SAFETY: `ready` slots lie in what was reserved, for ever; they were initialised before `ready` was stored, and
+        // are only shared since.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), ready) }
+    }
+
+    /// Initialises all slots, the i-th to `value(i)`. Whether they can be read now: not while another call is at it.
+    pub(crate) fn init(&self, mut value: impl FnMut(u32) -> T) -> bool {
+        // Relaxed: the claim keeps writers apart; readers wait for `ready`.
+        if self.claimed.swap(true, Ordering::Relaxed) {
+            return self.ready.load(Ordering::Acquire) == self.count;
+        }
+        for i in 0..self.count {
+            // SAFETY: `i < count`, so the slot lies in what was reserved.
+            let slot = unsafe { self.first.add(i as usize) };
+            // SAFETY: the slot is aligned and this call's alone: it holds the claim, and nobody reads before `ready`.
+            unsafe { slot.write(value(i)) };
+        }
+        self.ready.store(self.count, Ordering::Release);
+        true
+    }
+}
+
+impl<T> LateSlots<T> {
+    fn is_ready(&self) -> bool {
+        self.slots().len() == self.count as usize
+    }
+}
+
+/// The parts of one run of [`LateSlots`] that are initialised from its start on, as one slice: for look-ups that must be fast.
+#[derive(Debug)]
+pub(crate) struct LateRun<T: 'static> {
+    first: NonNull<T>,
+    /// How many slots there are; above those 32 bits, how many parts they are.
+    state: AtomicU64,
+}
+
+// SAFETY: as for `LateSlots`.
+unsafe impl<T: Send + Sync> Sync for LateRun<T> {}
+// SAFETY: as for `LateSlots`.
+unsafe impl<T: Send + Sync> Send for LateRun<T> {}
+
+impl<T> LateRun<T> {
+    /// A run without parts, which is to begin with this one.
+    pub(crate) fn before(part: Option<&LateSlots<T>>) -> Self {
+        Self {
+            first: part.map_or(NonNull::dangling(), |part| part.first),
+            state: AtomicU64::new(0),
+        }
+    }
+
+    /// What is initialised.
+    #[inline]
+    pub(crate) fn slots(&self) -> &'static [T] {
+        // Acquire pairs with the Release of `grow`.
+        let slots = self.state.load(Ordering::Acquire) as u32 as usize;
+        // SAFETY: `grow` found so many initialised slots from `first` on, in storage that is valid for ever.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), slots) }
+    }
+
+    /// Adds the parts that follow and are initialised; `part` gives them by number, all of them carved by one call.
+    pub(crate) fn grow(&self, part: impl Fn(u32) -> Option<&'static LateSlots<T>>) {
+        loop {
+            let state = self.state.load(Ordering::Acquire);
+            let (parts, slots) = ((state >> 32) as u32, state as u32);
+            let Some(next) = part(parts).filter(|next| next.is_ready()) else {
+                return;
+            };
+            let end = self.first.as_ptr().wrapping_add(slots as usize);
+            let grown = slots
+                .checked_add(next.count)
+                .filter(|_| next.first.as_ptr() == end);
+            let Some(grown) = grown else {
+                return;
+            };
+            // Another's growth is as good. Acquire of `is_ready` and Release here: who sees the slots sees what they hold.
+            let grown = u64::from(parts + 1) << 32 | u64::from(grown);
+            let _ = self
+                .state
+                .compare_exchange(state, grown, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Writes `byte` over every byte of the frames. Frames that the direct map does not reach are left alone.
 ///
 /// The frames must be of an instance of `P` and owned by the caller, so that nobody else uses their contents.
@@ -299,169 +409,22 @@ pub(crate) fn find_other<P: Platform>(frames: FrameRange, byte: u8) -> Option<(P
 /// The largest alignment of a slot.
 const MAX_ALIGN: usize = 4096;
 
-/// A boot map whose free memory is promised to one instance.
-#[derive(Debug)]
-pub struct Memory<'b, P: Platform, const N: usize = 128> {
-    map: &'b mut BootMap<N>,
-    storage: Option<Storage>,
-    platform: PhantomData<P>,
-}
-
-impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
-    /// Promises the map's usable, unreserved memory to an instance. Its metadata is carved from the top of it.
-    ///
-    /// # Safety
-    /// Nothing else uses that memory, now or later, except through what the instance gives out.
-    #[must_use]
-    pub unsafe fn claim(map: &'b mut BootMap<N>) -> Self {
-        const {
-            assert!(
-                matches!(P::PAGE_SHIFT, 12 | 14 | 16),
-                "pages have 4, 16 or 64 KiB"
-            )
-        };
-        Self {
-            map,
-            storage: None,
-            platform: PhantomData,
-        }
-    }
-
-    /// Puts the metadata in `storage` instead of the map's own memory.
-    #[must_use]
-    pub fn with_storage(self, storage: Storage) -> Self {
-        Self {
-            storage: Some(storage),
-            ..self
-        }
-    }
-
-    /// The map.
-    #[must_use]
-    pub fn map(&self) -> &BootMap<N> {
-        self.map
-    }
-
-    /// Runs `carve` once to measure and once to build, and gives the map back with what it then leaves free.
-    ///
-    /// # Errors
-    /// The error of `carve`, or a [`MemoryError`]; the memory comes back as it was.
-    pub(crate) fn build<T, E: From<MemoryError>>(
-        mut self,
-        mut carve: impl FnMut(&mut Bump<'_>, &BootMap<N>) -> Result<T, E>,
-    ) -> Result<(T, &'b mut BootMap<N>), Refused<E, Self>> {
-        let mut build = || {
-            self.map.validate(P::PAGE_SHIFT).map_err(MemoryError::Map)?;
-            let mut measure = Bump::measuring();
-            carve(&mut measure, self.map)?;
-            if let Some(storage) = self.storage.as_mut() {
-                storage.check_apart::<P, N>(self.map)?;
-                return carve(&mut Bump::new(storage), self.map);
-            }
-            let page = 1 << P::PAGE_SHIFT;
-            let bytes = (measure.used() as u64).next_multiple_of(page);
-            let start = self.map.take(bytes, page).map_err(MemoryError::Map)?;
-            // SAFETY: `claim` promised the map's free memory, and it is marked as taken now.
-            let storage = unsafe { Storage::from_direct_map::<P>(start, bytes) };
-            let built = storage
-                .map_err(|error| MemoryError::Storage(error).into())
-                .and_then(|mut storage| carve(&mut Bump::new(&mut storage), self.map));
-            if built.is_err() {
-                // What was taken an instant ago is one whole piece of the reserved list, or the end of one.
-                self.map.free(start, bytes).map_err(MemoryError::Map)?;
-            }
-            built
-        };
-        match build() {
-            Ok(value) => Ok((value, self.map)),
-            Err(error) => Err(Refused(error, self)),
-        }
-    }
+/// Bytes that a [`Memory`](super::Memory) has just taken from the memory that was promised to it.
+pub(super) struct Taken {
+    pub(super) start: PhysAddr,
+    pub(super) bytes: u64,
 }
 
 impl Storage {
-    /// That the storage is not among the frames that the map would give out.
-    fn check_apart<P: Platform, const N: usize>(
-        &self,
-        map: &BootMap<N>,
-    ) -> Result<(), MemoryError> {
-        let Some(start) = self.physical else {
-            return Ok(());
-        };
-        // Cannot overflow: `from_direct_map` checked the end.
-        let last = PhysAddr(start.0 + (self.bytes as u64).saturating_sub(1));
-        let first = start.pfn(P::PAGE_SHIFT);
-        let range = FrameRange::new(first, Pfn(last.pfn(P::PAGE_SHIFT).0 + 1));
-        let overlaps = |(_, free): (_, FrameRange)| !free.intersect(range).is_empty();
-        if map.free_frames(P::PAGE_SHIFT).any(overlaps) {
-            return Err(MemoryError::StorageInUse { start });
-        }
-        Ok(())
+    /// Storage in promised memory.
+    pub(super) fn of_promised<P: Platform>(taken: Taken) -> Result<Self, StorageError> {
+        // SAFETY: `Memory::claim` promised the map's free memory, and these bytes of it are marked as taken: only
+        // `Memory::build` makes a `Taken`, and uses it once.
+        unsafe { Self::from_direct_map::<P>(taken.start, taken.bytes) }
+    }
+
+    /// Where the bytes lie in physical memory, if that is known.
+    pub(super) fn physical(&self) -> Option<PhysAddr> {
+        self.physical
     }
 }
-
-/// Why an instance's metadata could not be placed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum MemoryError {
-    /// The map has no free memory, or no free range that is long enough for the metadata.
-    Map(MapError),
-    /// The metadata would lie where the direct map does not reach.
-    Storage(StorageError),
-    /// The storage is too small.
-    Full(StorageFull),
-    /// The storage lies in memory that the map says is free to give out: reserve it in the map.
-    StorageInUse {
-        /// First byte of the storage.
-        start: PhysAddr,
-    },
-}
-
-impl From<StorageFull> for MemoryError {
-    fn from(error: StorageFull) -> Self {
-        Self::Full(error)
-    }
-}
-
-impl fmt::Display for StorageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overflow { start, bytes } => write!(
-                f,
-                "storage of {bytes} bytes at {start} ends past the last address"
-            ),
-            Self::Unmapped { start } => write!(
-                f,
-                "the direct map does not cover storage at {start}: choose mapped memory"
-            ),
-        }
-    }
-}
-
-impl fmt::Display for StorageFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "metadata needs {} bytes, the storage has {}: give more storage or configure less",
-            self.needed, self.available
-        )
-    }
-}
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Map(error) => fmt::Display::fmt(error, f),
-            Self::Storage(error) => fmt::Display::fmt(error, f),
-            Self::Full(error) => fmt::Display::fmt(error, f),
-            Self::StorageInUse { start } => write!(
-                f,
-                "the storage at {start} is free memory in the boot map: reserve it there"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for StorageError {}
-impl core::error::Error for StorageFull {}
-impl core::error::Error for MemoryError {}

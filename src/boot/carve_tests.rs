@@ -8,7 +8,8 @@ use core::mem::MaybeUninit;
 use std::format;
 use std::vec::Vec;
 
-use super::carve::{Bump, Storage, StorageError, StorageFull};
+use super::carve::{Bump, Storage};
+use super::error::{StorageError, StorageFull};
 use crate::addr::PhysAddr;
 use crate::host::{storage, unmapped_storage};
 

@@ -1,6 +1,6 @@
 //! Which memory exists, and which of it is taken, before there is an allocator.
 //!
-//! Owns: [`BootMap`], usable memory per node and reserved memory, and the early allocation from it.
+//! Owns: [`BootMap`], usable memory per node, reserved memory, memory that may come later; the early allocation from it.
 //! Invariants: both lists are sorted, disjoint and maximal, whatever the firmware's order; reserved wins over usable;
 //! a call that fails leaves the map as it was; frame 0 is never given out.
 //! Lock ranks: none; single-threaded until the instance exists.
@@ -18,6 +18,12 @@ pub const PHYS_LIMIT: PhysAddr = PhysAddr(1 << 52);
 /// Early allocations start at or above this address. It is one frame of the largest page size (64 KiB), because
 /// the map does not know the page size, and frame 0 must not be given out with any.
 pub const TAKE_FLOOR: PhysAddr = PhysAddr(1 << 16);
+
+/// Memory comes online, and comes and goes, in sections of 128 MiB.
+pub const SECTION_BYTES: u64 = 1 << 27;
+
+/// Ranges, at most, in which memory may be added later.
+const MOST_HOTPLUG: usize = 8;
 
 /// Usable and reserved memory, at most `N` regions of each after neighbours were merged.
 ///
@@ -39,6 +45,8 @@ pub const TAKE_FLOOR: PhysAddr = PhysAddr(1 << 16);
 pub struct BootMap<const N: usize = 128> {
     usable: RegionList<N>,
     reserved: RegionList<N>,
+    /// Memory that does not exist yet; usable and reserved besides.
+    hotplug: RegionList<MOST_HOTPLUG>,
 }
 
 impl<const N: usize> BootMap<N> {
@@ -48,6 +56,7 @@ impl<const N: usize> BootMap<N> {
         Self {
             usable: RegionList::new(),
             reserved: RegionList::new(),
+            hotplug: RegionList::new(),
         }
     }
 
@@ -64,6 +73,52 @@ impl<const N: usize> BootMap<N> {
         self.usable
             .insert(region)
             .map_err(|ListFull| Self::too_many(RegionKind::Usable))
+    }
+
+    /// Names whole sections of [`SECTION_BYTES`] in which memory may be added later, on `node`. An instance carves metadata for
+    /// them, and takes them by [`hot_add`](crate::PageAllocator::hot_add). Until then they count as reserved. No bytes, no effect.
+    ///
+    /// # Errors
+    /// [`NotSections`](MapError::NotSections), also where memory is usable or reserved already, and as [`add`](Self::add).
+    pub fn add_hotplug(
+        &mut self,
+        node: NodeId,
+        base: PhysAddr,
+        bytes: u64,
+    ) -> Result<(), MapError> {
+        let Some(mut region) = region(base, bytes)? else {
+            return Ok(());
+        };
+        region.node = Some(node);
+        let whole = [base.0, bytes].map(|at| at.is_multiple_of(SECTION_BYTES)) == [true; 2];
+        let meets = |other: &Region| other.start < region.end && region.start < other.end;
+        if !whole || self.usable().chain(self.reserved()).any(meets) || region.start == 0 {
+            return Err(MapError::NotSections { base, bytes });
+        }
+        self.hotplug
+            .insert(region)
+            .map_err(|ListFull| MapError::TooManyRegions {
+                kind: RegionKind::Hotplug,
+                capacity: MOST_HOTPLUG,
+            })?;
+        // No list had any part of it, so cutting it out again leaves each as it was, and there is room for that.
+        self.add(node, base, bytes)
+            .and_then(|()| {
+                self.reserve(base, bytes).inspect_err(|_| {
+                    let _fits = self.usable.remove(region.start, region.end);
+                })
+            })
+            .inspect_err(|_| {
+                let _fits = self.hotplug.remove(region.start, region.end);
+            })
+    }
+
+    /// Whole sections in which memory may be added later, ascending.
+    pub fn hotplug_frames(&self, page_shift: u32) -> impl Iterator<Item = FrameRange> {
+        self.hotplug.as_slice().iter().map(move |region| {
+            let at = |addr| Pfn(frames_down(addr, page_shift));
+            FrameRange::new(at(region.start), at(region.end))
+        })
     }
 
     /// Marks memory as taken, whether it is usable or not; no bytes, no effect.
@@ -87,7 +142,10 @@ impl<const N: usize> BootMap<N> {
         let Some(region) = region(base, bytes)? else {
             return Ok(());
         };
-        if !self.reserved.covers(region.start, region.end) {
+        let is_absent = |other: &Region| other.start < region.end && region.start < other.end;
+        if !self.reserved.covers(region.start, region.end)
+            || self.hotplug.as_slice().iter().any(is_absent)
+        {
             return Err(MapError::NotReserved { base, bytes });
         }
         self.reserved
@@ -304,6 +362,9 @@ impl<const N: usize> fmt::Display for BootMap<N> {
         }
         for region in self.reserved() {
             writeln!(f, "reserved {region}")?;
+        }
+        for region in self.hotplug.as_slice() {
+            writeln!(f, "absent   {region}")?;
         }
         write!(
             f,

@@ -1,7 +1,8 @@
 //! Memory before there is an allocator: which ranges exist, and the bytes that the crate's own metadata takes.
 //!
 //! Owns: [`BootMap`], the region algebra (regions.rs) of usable and reserved memory (map.rs); [`Storage`] and [`Bump`], from which every layer's arrays are carved
-//! (carve.rs, UNSAFE 1, which also holds every access through the direct map); [`Memory`], both together; [`Refused`].
+//! (carve.rs, UNSAFE 1, which also holds every access through the direct map); [`Memory`], both together; [`LateMemory`], what comes
+//! later; [`Refused`].
 //! Invariants: regions are sorted, disjoint and maximal; reserved wins over usable; frame 0 is never free; no byte of storage is given twice.
 //! Lock ranks: none; single-threaded until the instance exists.
 //! Used by: every layer above, at construction.
@@ -9,13 +10,15 @@
 mod carve;
 mod error;
 mod map;
+mod memory;
 mod refused;
 mod regions;
 
-pub(crate) use carve::{Bump, fill_frames, find_other};
-pub use carve::{Memory, MemoryError, Storage, StorageError, StorageFull};
-pub use error::{MapError, RegionKind};
-pub use map::{BootMap, PHYS_LIMIT, TAKE_FLOOR};
+pub use carve::Storage;
+pub(crate) use carve::{Bump, LateRun, LateSlots, fill_frames, find_other};
+pub use error::{MapError, MemoryError, RegionKind, StorageError, StorageFull};
+pub use map::{BootMap, PHYS_LIMIT, SECTION_BYTES, TAKE_FLOOR};
+pub use memory::{LateMemory, Memory};
 pub use refused::Refused;
 pub use regions::Region;
 

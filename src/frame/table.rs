@@ -2,7 +2,8 @@
 //!
 //! Owns: [`FrameTable`]; [`FrameNo`], a frame's number within one table.
 //! Invariants: a section holds records from its first usable frame to its last, or none. A number that names no record
-//! reads and writes the spare record, never another frame's, so that a damaged link stays harmless.
+//! reads and writes the spare record, never another frame's, so that a damaged link stays harmless. The records of a section that
+//! comes online late are initialised before its frames are given; until then it has none.
 //! Lock ranks: none; the section list does not change after construction.
 //! Used by: lru, mm.
 
@@ -10,7 +11,8 @@ use core::fmt;
 
 use super::record::Record;
 use crate::addr::{FrameRange, Pfn};
-use crate::boot::{Bump, StorageFull};
+use crate::boot::{Bump, LateRun, LateSlots, StorageFull};
+use crate::node::{Prepare, section_frames};
 
 /// A frame's number, counted from the table's first section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,39 +23,41 @@ impl FrameNo {
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// log2 of the bytes in a section: 128 MiB.
-const SECTION_BYTES_SHIFT: u32 = 27;
-
 /// One section's records.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug)]
 struct Section {
     /// Number, within the section, of the first frame that has a record.
     first: u32,
-    records: &'static [Record],
+    records: LateSlots<Record>,
 }
 
-/// Records of frames that follow each other.
-#[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    /// Number of the first one's frame.
-    first: u32,
-    records: &'static [Record],
+/// Sections by number.
+#[derive(Clone, Copy, Debug)]
+struct Directory {
+    /// First frame of the first section.
+    base: u64,
+    /// log2 of the frames in a section.
+    shift: u32,
+    sections: &'static [Section],
 }
 
 /// All records of one instance.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
-    /// First frame of the first section.
-    base: u64,
-    /// log2 of the frames in a section.
-    shift: u32,
+    directory: Directory,
     /// The bits of a number that count within a section.
     inside: u32,
-    sections: &'static [Section],
-    records: &'static [Record],
-    /// The longest run of records without a gap, where nearly every look-up ends: a dozen of them are a good part of what a frame's
-    /// way over the lists costs.
-    run: Run,
+    /// The directory again, for those who bring sections online.
+    prepare: Option<&'static dyn Prepare>,
+    /// Number of records, initialised or not.
+    len: usize,
+    /// Number of the first frame of the longest run of records without a gap, where nearly every look-up ends: a dozen of
+    /// them are a good part of what a frame's way over the lists costs.
+    run_first: u32,
+    /// The run, as far as it is initialised.
+    run: LateRun<Record>,
+    /// Its sections.
+    run_sections: (u32, u32),
     /// Stands in for every frame without a record.
     spare: Record,
 }
@@ -72,16 +76,17 @@ pub enum FrameTableFault {
 }
 
 impl FrameTable {
-    /// Carves records for the frames of `ranges`, which ascend.
+    /// Carves records for the frames of `ranges`, which ascend, and initialises them, but for sections that come late.
     pub(crate) fn build<I>(
         bump: &mut Bump<'_>,
         page_shift: u32,
         ranges: impl Fn() -> I,
+        comes_late: impl Fn(FrameRange) -> bool,
     ) -> Result<Self, FrameTableFault>
     where
         I: Iterator<Item = FrameRange>,
     {
-        let shift = SECTION_BYTES_SHIFT - page_shift;
+        let shift = section_frames(page_shift).trailing_zeros();
         let first = ranges().next().map_or(0, |range| range.start().0 >> shift);
         let last = ranges()
             .last()
@@ -91,49 +96,75 @@ impl FrameTable {
         if spanned >= u64::from(u32::MAX) {
             return Err(FrameTableFault::TooWide { spanned });
         }
-        let span_at = |i: u64| {
-            let start = Pfn((first + i) << shift);
-            let window = FrameRange::new(start, Pfn(start.0 + (1 << shift)));
-            span_of(window, ranges())
+        let window = |i: u64| {
+            let start = (first + i) << shift;
+            FrameRange::new(Pfn(start), Pfn(start + (1 << shift)))
         };
-        let total: usize = (0..count).map(|i| span_at(i).1).sum();
-        let records: &'static [Record] = bump.slots(total, |_| Record::new())?;
-        let mut rest = records;
+        let spans = || (0..count).map(|i| span_of(window(i), ranges()));
+        let len = spans().map(|(_, len)| len as usize).sum();
+        let mut parts = bump.late_parts(|| spans().map(|(_, len)| len))?;
+        let mut firsts = spans().map(|(first, _)| first);
         let sections = bump.slots(count as usize, |i| {
-            let (first, len) = span_at(i as u64);
-            let (records, others) = rest.split_at(len.min(rest.len()));
-            rest = others;
-            Section { first, records }
+            let counted = "as many as there are sections";
+            let section = Section {
+                first: firsts.next().expect(counted),
+                records: parts.next().expect(counted),
+            };
+            if !comes_late(window(i as u64)) {
+                section.records.init(|_| Record::new());
+            }
+            section
         })?;
-        Ok(Self {
+        let directory = Directory {
             base: first << shift,
             shift,
-            inside: (1 << shift) - 1,
             sections,
-            records,
-            run: longest_run(sections, records, shift),
+        };
+        let prepare = bump.slots(1, |_| directory)?.first();
+        let run_sections = longest_run(sections, shift);
+        let head = sections.get(run_sections.0 as usize);
+        let this = Self {
+            directory,
+            inside: (1 << shift) - 1,
+            prepare: prepare.map(|prepare| prepare as &dyn Prepare),
+            len,
+            run_first: head.map_or(0, |head| (run_sections.0 << shift) + head.first),
+            run: LateRun::before(head.map(|head| &head.records)),
+            run_sections,
             spare: Record::new(),
-        })
+        };
+        this.grow_run();
+        Ok(this)
+    }
+
+    /// What initialises the records of sections that come late.
+    pub(crate) fn prepare(&self) -> Option<&'static dyn Prepare> {
+        self.prepare
     }
 
     /// The frame's number, `None` if it has no record.
     #[inline]
     pub(crate) fn number(&self, pfn: Pfn) -> Option<FrameNo> {
-        let number = FrameNo(u32::try_from(pfn.0.checked_sub(self.base)?).ok()?);
+        let number = FrameNo(u32::try_from(pfn.0.checked_sub(self.directory.base)?).ok()?);
         self.find(number).map(|_| number)
     }
 
     /// The numbers of a range, as far as the table goes, half open; those of frames without a record among them.
     pub(crate) fn numbers(&self, range: FrameRange) -> (FrameNo, FrameNo) {
-        let most = (self.sections.len() as u64) << self.shift;
-        let number = |pfn: Pfn| FrameNo(pfn.0.saturating_sub(self.base).min(most) as u32);
+        let Directory {
+            base,
+            shift,
+            sections,
+        } = self.directory;
+        let most = (sections.len() as u64) << shift;
+        let number = |pfn: Pfn| FrameNo(pfn.0.saturating_sub(base).min(most) as u32);
         (number(range.start()), number(range.end()))
     }
 
     /// The frame that a number stands for.
     #[inline]
     pub(crate) fn pfn(&self, number: FrameNo) -> Pfn {
-        Pfn(self.base + u64::from(number.0))
+        Pfn(self.directory.base + u64::from(number.0))
     }
 
     /// The frame's record; the spare one for a number that has none.
@@ -152,22 +183,23 @@ impl FrameTable {
 
     /// Every frame that has a record, from a number on.
     pub(crate) fn iter_from(&self, from: FrameNo) -> impl Iterator<Item = (FrameNo, &Record)> {
-        let first = (from.0 >> self.shift) as usize;
-        let sections = self.sections.iter().enumerate().skip(first);
+        let Directory {
+            shift, sections, ..
+        } = self.directory;
+        let first = (from.0 >> shift) as usize;
+        let sections = sections.iter().enumerate().skip(first);
         sections.flat_map(move |(i, section)| {
-            let start = ((i as u32) << self.shift) + section.first;
-            let skipped = from
-                .0
-                .saturating_sub(start)
-                .min(section.records.len() as u32);
-            let records = section.records.iter().skip(skipped as usize);
+            let start = ((i as u32) << shift) + section.first;
+            let records = section.records.slots();
+            let skipped = from.0.saturating_sub(start).min(records.len() as u32);
+            let records = records.iter().skip(skipped as usize);
             (start + skipped..).map(FrameNo).zip(records)
         })
     }
 
-    /// Number of records.
+    /// Number of records, those of sections that are still to come included.
     pub(crate) fn len(&self) -> usize {
-        self.records.len()
+        self.len
     }
 
     #[inline]
@@ -177,47 +209,71 @@ impl FrameTable {
 
     #[inline]
     fn in_run(&self, number: FrameNo) -> Option<&Record> {
-        let index = number.0.wrapping_sub(self.run.first);
-        self.run.records.get(index as usize)
+        let index = number.0.wrapping_sub(self.run_first);
+        self.run.slots().get(index as usize)
     }
 
     #[cold]
     fn elsewhere(&self, number: FrameNo) -> Option<&Record> {
-        let section = self.sections.get((number.0 >> self.shift) as usize)?;
+        let at = number.0 >> self.directory.shift;
+        let section = self.directory.sections.get(at as usize)?;
         let index = (number.0 & self.inside).wrapping_sub(section.first);
-        section.records.get(index as usize)
+        let record = section.records.slots().get(index as usize)?;
+        if (self.run_sections.0..self.run_sections.1).contains(&at) {
+            // It came online since: the next look-up is to be fast.
+            self.grow_run();
+        }
+        Some(record)
+    }
+
+    fn grow_run(&self) {
+        let (from, end) = self.run_sections;
+        let sections = self.directory.sections;
+        self.run.grow(|i| {
+            let at = from + i;
+            let section = (at < end).then(|| sections.get(at as usize))??;
+            Some(&section.records)
+        });
     }
 }
 
-/// The longest run of `records` that sections of `1 << shift` frames hold without a gap between two of them.
-fn longest_run(sections: &[Section], records: &'static [Record], shift: u32) -> Run {
-    let (mut longest, mut from) = (Run::default(), Run::default());
-    // Where the next record would follow, in numbers of frames; and the records before it.
-    let (mut next, mut before) = (0, 0);
+impl Prepare for Directory {
+    fn prepare(&self, section: FrameRange) {
+        let number = section.start().0.saturating_sub(self.base) >> self.shift;
+        if let Some(section) = self.sections.get(number as usize) {
+            // One section is brought online by one CPU at a time: the one that claimed it. If it was online before, the records
+            // are as they were left, those of free frames.
+            let ready = section.records.init(|_| Record::new());
+            debug_assert!(ready, "a section that two bring online");
+        }
+    }
+}
+
+/// The sections, half open, that hold the longest run of records without a gap between two of them.
+fn longest_run(sections: &[Section], shift: u32) -> (u32, u32) {
+    let (mut longest, mut most) = ((0, 0), 0);
+    // Where the run began, where its next record would follow, in numbers of frames, and how many it has.
+    let (mut from, mut next, mut len) = (0, 0, 0);
     for (i, section) in (0u32..).zip(sections) {
         let first = (i << shift) + section.first;
-        if section.records.is_empty() {
+        let count = section.records.count();
+        if count == 0 {
             continue;
         }
         if first != next {
-            from = Run {
-                first,
-                records: &[],
-            };
+            (from, len) = (i, 0);
         }
-        let start = before - from.records.len();
-        before += section.records.len();
-        from.records = records.get(start..before).unwrap_or(&[]);
-        next = first + section.records.len() as u32;
-        if from.records.len() > longest.records.len() {
-            longest = from;
+        len += count;
+        next = first + count;
+        if len > most {
+            (longest, most) = ((from, i + 1), len);
         }
     }
     longest
 }
 
 /// The first frame, within the section of `window`, that needs a record, and how many do from there.
-fn span_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, usize) {
+fn span_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32, u32) {
     let mut inside = ranges
         .map(|range| range.intersect(window))
         .filter(|range| !range.is_empty());
@@ -227,7 +283,7 @@ fn span_of(window: FrameRange, ranges: impl Iterator<Item = FrameRange>) -> (u32
     let end = inside.last().map_or(head.end(), FrameRange::end);
     (
         (head.start().0 - window.start().0) as u32,
-        (end.0 - head.start().0) as usize,
+        (end.0 - head.start().0) as u32,
     )
 }
 
@@ -264,9 +320,10 @@ mod tests {
             .map(|&(a, b)| FrameRange::new(Pfn(a), Pfn(b)))
             .collect();
         let mut measure = Bump::measuring();
-        FrameTable::build(&mut measure, 12, || ranges.iter().copied()).unwrap();
+        let all = || ranges.iter().copied();
+        FrameTable::build(&mut measure, 12, all, |_| false).unwrap();
         let mut storage = storage(measure.used());
-        FrameTable::build(&mut Bump::new(&mut storage), 12, || ranges.iter().copied()).unwrap()
+        FrameTable::build(&mut Bump::new(&mut storage), 12, all, |_| false).unwrap()
     }
 
     #[test]
@@ -289,8 +346,7 @@ mod tests {
     #[test]
     fn the_longest_run_is_found_and_frames_beside_it_keep_their_own_records() {
         // Half a section; a section and a half that follow each other; a whole one.
-        let shift = SECTION_BYTES_SHIFT - 12;
-        let section = 1 << shift;
+        let section = section_frames(12);
         for (ranges, first, len) in [
             (
                 &[(1, section / 2), (section, 5 * section / 2)][..],
@@ -310,19 +366,46 @@ mod tests {
             (&[(5, 9)], 5, 4),
         ] {
             let table = table(ranges);
-            let run = table.run;
-            assert_eq!(
-                (u64::from(run.first), run.records.len() as u64),
-                (first, len)
-            );
-            assert!(core::ptr::eq(
-                table.record(FrameNo(run.first)),
-                &raw const run.records[0]
-            ));
+            let (run, start) = (table.run.slots(), table.run_first);
+            assert_eq!((u64::from(start), run.len() as u64), (first, len));
+            let record = table.record(FrameNo(start));
+            assert!(core::ptr::eq(record, &raw const run[0]));
             for (number, record) in table.iter() {
                 assert!(core::ptr::eq(table.record(number), record));
                 assert!(table.number(table.pfn(number)) == Some(number));
             }
+        }
+    }
+
+    #[test]
+    fn a_section_that_comes_late_has_no_records_before_it_is_prepared() {
+        let section = section_frames(12);
+        let all = || [FrameRange::new(Pfn(0), Pfn(4 * section))].into_iter();
+        let late = |window: FrameRange| window.start() >= Pfn(section);
+        let mut measure = Bump::measuring();
+        FrameTable::build(&mut measure, 12, all, late).unwrap();
+        let mut storage = storage(measure.used());
+        let table = FrameTable::build(&mut Bump::new(&mut storage), 12, all, late).unwrap();
+        let prepare = table.prepare().unwrap();
+        let window = |i: u64| FrameRange::new(Pfn(i * section), Pfn((i + 1) * section));
+        assert_eq!(table.len() as u64, 4 * section);
+        let mut there = 1;
+        // The last but one first: what lies behind a gap is found, and joins the run with the section before it.
+        for (i, run) in [(2, 1), (1, 3), (3, 4)] {
+            assert_eq!(table.number(window(i).start()), None);
+            let number = FrameNo(window(i).start().0 as u32);
+            assert!(core::ptr::eq(table.record(number), &table.spare));
+            assert_eq!(table.iter().count() as u64, there * section);
+            prepare.prepare(window(i));
+            prepare.prepare(window(i));
+            there += 1;
+            assert!(!core::ptr::eq(table.record(number), &table.spare));
+            assert_eq!(table.number(window(i).start()), Some(number));
+            assert_eq!(table.iter().count() as u64, there * section);
+            assert_eq!(table.run.slots().len() as u64, run * section);
+        }
+        for (number, record) in table.iter() {
+            assert!(core::ptr::eq(table.record(number), record));
         }
     }
 
@@ -341,8 +424,8 @@ mod tests {
             FrameRange::new(Pfn(1), Pfn(2)),
             FrameRange::new(Pfn(1 << 33), Pfn((1 << 33) + 1)),
         ];
-        let error =
-            FrameTable::build(&mut Bump::measuring(), 12, || ranges.into_iter()).unwrap_err();
+        let error = FrameTable::build(&mut Bump::measuring(), 12, || ranges.into_iter(), |_| false)
+            .unwrap_err();
         assert!(matches!(error, FrameTableFault::TooWide { .. }));
     }
 }

@@ -230,9 +230,12 @@ mod tests {
     #[test]
     fn a_parent_gains_lists_of_more_than_2_to_the_31_frames() {
         let mut storage = storage(4096);
-        let frames = FrameTable::build(&mut Bump::new(&mut storage), 12, || {
-            core::iter::empty::<crate::addr::FrameRange>()
-        })
+        let frames = FrameTable::build(
+            &mut Bump::new(&mut storage),
+            12,
+            || core::iter::empty::<crate::addr::FrameRange>(),
+            |_| false,
+        )
         .expect("no frames fit anywhere");
         let (mut parent, mut child) = (LruVec::default(), LruVec::default());
         let many = (1 << 31) + 1;

@@ -90,10 +90,13 @@ impl<P: Platform> Mm<P> {
         map: &BootMap<N>,
         config: &MmConfig,
     ) -> Result<Self, MmInitError> {
-        let alloc = PageAllocator::build(bump, map, &config.alloc)?;
+        let mut alloc = PageAllocator::build(bump, map, &config.alloc)?;
         // Reserved frames too: some are freed later.
         let ranges = || map.usable_frames(P::PAGE_SHIFT).map(|(_, range)| range);
-        let frames = FrameTable::build(bump, P::PAGE_SHIFT, ranges).map_err(MmInitError::Frames)?;
+        let comes_late = |section| alloc.comes_late(section);
+        let frames = FrameTable::build(bump, P::PAGE_SHIFT, ranges, comes_late)
+            .map_err(MmInitError::Frames)?;
+        alloc.set_prepare(frames.prepare());
         let (nodes, cpus) = (config.alloc.nodes, config.alloc.cpus);
         let limits = &config.memcgs;
         let memcgs = Memcgs::build(bump, limits, nodes, cpus).map_err(|fault| match fault {

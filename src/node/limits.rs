@@ -6,7 +6,7 @@
 
 use super::formulas::{self, Edition, SCALE_FACTOR, Share};
 use super::{NodeZone, Nodes};
-use crate::addr::{CpuId, NodeId, ZoneKind};
+use crate::addr::{CpuId, ZoneKind};
 use crate::pageset::Pressure;
 use crate::pageset::tune::{Inputs, Limits, Policy};
 use crate::platform::Platform;
@@ -59,6 +59,11 @@ impl<P: Platform> NodeZone<P> {
     /// Frames that a request whose highest zone is `highest` must leave.
     pub(crate) fn reserve(&self, highest: ZoneKind) -> u64 {
         self.marks.reserves[highest as usize].load(Relaxed)
+    }
+
+    /// Those of every kind.
+    pub(crate) fn reserves(&self) -> [u64; ZoneKind::ALL.len()] {
+        ZoneKind::ALL.map(|kind| self.reserve(kind))
     }
 
     /// From the next recomputing of their limits on, the zone's pagesets park nothing, until as many calls of
@@ -155,9 +160,10 @@ impl<P: Platform> Nodes<P> {
         formulas::reserves(managed)[zone.kind as usize]
     }
 
-    /// The limits that each pageset of a zone ought to have, by its present low watermark.
-    pub(crate) fn fresh_limits(&self, zone: &NodeZone<P>, tuning: &Tuning) -> Limits {
-        if zone.marks.closers.load(Relaxed) > 0 {
+    /// The limits that a CPU's pageset of a zone ought to have, by the zone's present low watermark: nothing is parked for
+    /// a CPU that does not run.
+    pub(crate) fn fresh_limits(&self, zone: &NodeZone<P>, cpu: CpuId, tuning: &Tuning) -> Limits {
+        if zone.marks.closers.load(Relaxed) > 0 || !self.is_online(cpu) {
             return Limits {
                 policy: tuning.policy,
                 ..Limits::BOOT
@@ -175,17 +181,5 @@ impl<P: Platform> Nodes<P> {
             page_shift: P::PAGE_SHIFT,
         };
         Limits::new(tuning.policy, &inputs)
-    }
-
-    /// CPUs that share a node's zones: its own, or all if it has none.
-    fn cpus_near(&self, node: NodeId) -> u32 {
-        let own = (0..self.cpus.len() as u32)
-            .filter(|&cpu| self.node_of_cpu(CpuId(cpu)) == node)
-            .count() as u32;
-        if own == 0 {
-            self.cpus.len() as u32
-        } else {
-            own
-        }
     }
 }

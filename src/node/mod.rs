@@ -5,9 +5,11 @@
 //! spans of zones may overlap, so a frame's zone is found from the runs of memory, never from spans.
 //! Lock ranks: none of its own. Used by: alloc, and through it frame, lru and reclaim.
 
+mod cpus;
 pub mod formulas;
 mod limits;
 mod plan;
+mod sections;
 mod zonelist;
 
 use arrayvec::ArrayVec;
@@ -15,12 +17,17 @@ use arrayvec::ArrayVec;
 use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, StorageFull};
 use crate::platform::{IrqOff, Platform};
+use crate::sync::atomic::AtomicU32;
 use crate::zone::{Zone, ZoneSpec};
 
+use cpus::OnlineCpus;
+pub use cpus::{CpuError, StartCpus};
 use limits::Marks;
 pub use limits::Tuning;
 use plan::Piece;
 pub use plan::ZoneLimits;
+use sections::{NEVER, Sections};
+pub(crate) use sections::{NotReserved, Prepare, Section, Stage, section_frames};
 use zonelist::{NodeOrders, NodeSet};
 
 /// Node ids are below this.
@@ -39,6 +46,10 @@ pub(crate) struct NodeZone<P: Platform> {
     pub(crate) kind: ZoneKind,
     pub(crate) zone: Zone<P>,
     marks: Marks,
+    /// First frame that is deferred; [`NEVER`] for none.
+    cut: Pfn,
+    /// Sections before this one have none of its frames waiting.
+    next_section: AtomicU32,
 }
 
 /// A run of frames that exist, all of one zone.
@@ -64,6 +75,10 @@ pub(crate) struct Shape {
     pub(crate) shards: Option<u32>,
     /// Whether requests may be served from pagesets without a look at the block.
     pub(crate) fast: bool,
+    /// Which CPUs run from the start.
+    pub(crate) start: StartCpus,
+    /// Whether most of each node comes online later.
+    pub(crate) deferred: bool,
     pub(crate) node_of: fn(CpuId) -> NodeId,
     pub(crate) distance: fn(NodeId, NodeId) -> u8,
 }
@@ -80,6 +95,8 @@ pub(crate) struct Nodes<P: Platform> {
     firsts: &'static [[First; ZoneKind::ALL.len()]],
     /// By CPU.
     cpus: &'static [NodeId],
+    online: OnlineCpus,
+    sections: Sections,
     /// Number of nodes.
     nodes: usize,
     /// By node: all zones, in the order in which they are asked.
@@ -184,6 +201,18 @@ impl<P: Platform> Nodes<P> {
                     .filter(|run| (run.node, run.kind) == (zone.node, zone.kind))
                     .count() as u32)
         };
+        let cut = |node, kind| match shape.deferred {
+            true => sections::cut(map, limits, (node, kind), P::PAGE_SHIFT),
+            false => NEVER,
+        };
+        let cuts: ArrayVec<Pfn, MAX_ZONES> =
+            kinds.iter().map(|&(node, kind)| cut(node, kind)).collect();
+        let cut_of = |node, kind| {
+            let zone = kinds.iter().position(|&of| of == (node, kind));
+            zone.map_or(NEVER, |zone| cuts[zone])
+        };
+        let sections = Sections::build(bump, map, limits, P::PAGE_SHIFT, cut_of)?;
+        let online = OnlineCpus::build(bump, cpus, nodes, shape)?;
         let mut specs = limits.zones(map, P::PAGE_SHIFT);
         let zones = bump.slots_with(zones, |bump, _| {
             let spec = specs.next().expect("counted above");
@@ -194,6 +223,8 @@ impl<P: Platform> Nodes<P> {
                 node: spec.node,
                 kind: spec.kind,
                 marks: Marks::default(),
+                cut: cut_of(spec.node, spec.kind),
+                next_section: AtomicU32::new(0),
                 zone: Zone::build(
                     bump,
                     ZoneSpec {
@@ -212,29 +243,49 @@ impl<P: Platform> Nodes<P> {
             reserved,
             firsts,
             cpus,
+            online,
+            sections,
             nodes,
             lists,
         })
     }
 
-    /// Hands over the frames that the map leaves free. Returns how many could not be: a zone keeps a bounded number of
-    /// records for pageblocks with holes.
-    pub(crate) fn populate<const N: usize>(&self, map: &BootMap<N>, limits: &ZoneLimits) -> u64 {
+    /// Hands over the frames that the map leaves free, but for deferred ones; `ready` is told each run before. Returns how
+    /// many could not be: a zone keeps a bounded number of records for pageblocks with holes.
+    pub(crate) fn populate<const N: usize>(
+        &self,
+        map: &BootMap<N>,
+        limits: &ZoneLimits,
+        ready: impl Fn(FrameRange),
+    ) -> u64 {
         let off = IrqOff::new();
         let pieces = map
             .free_frames(P::PAGE_SHIFT)
             .flat_map(|run| limits.cut(run, P::PAGE_SHIFT));
-        let refused = pieces.filter(|piece| {
-            self.zone_of(piece.frames.start())
-                .is_none_or(|zone| self.zone(zone).online(piece.frames, &off).is_err())
-        });
-        let refused = refused.map(|piece| piece.frames.frames()).sum();
+        let mut refused = 0;
+        for piece in pieces {
+            let Some(zone) = self.zone_of(piece.frames.start()) else {
+                refused += piece.frames.frames();
+                continue;
+            };
+            let cut = self.zones[usize::from(zone)].cut;
+            let early = piece.frames.intersect(FrameRange::new(Pfn(0), cut));
+            if early.is_empty() {
+                continue;
+            }
+            ready(early);
+            if self.zone(zone).online(early, &off).is_err() {
+                refused += early.frames();
+            }
+        }
         for (index, zone) in self.zones.iter().enumerate() {
             let of_zone = self
                 .runs
                 .iter()
                 .filter(|run| usize::from(run.zone) == index);
-            let present: u64 = of_zone.map(|run| run.frames.frames()).sum();
+            let there = of_zone
+                .flat_map(|run| sections::without(run.frames, map.hotplug_frames(P::PAGE_SHIFT)));
+            let present: u64 = there.map(FrameRange::frames).sum();
             zone.zone
                 .add_present(present.saturating_sub(zone.zone.present()));
         }
@@ -260,10 +311,18 @@ impl<P: Platform> Nodes<P> {
         run.frames.contains(pfn).then_some(run.zone)
     }
 
-    /// Whether the frame exists but was reserved at boot.
+    /// Whether the frame was reserved at boot, and is still.
     pub(crate) fn is_reserved(&self, pfn: Pfn) -> bool {
         let after = self.reserved.partition_point(|range| range.start() <= pfn);
-        after > 0 && self.reserved[after - 1].contains(pfn)
+        let was = after > 0 && self.reserved[after - 1].contains(pfn);
+        was && self
+            .zone_of(pfn)
+            .is_some_and(|zone| !self.zone(zone).is_managed(pfn))
+    }
+
+    /// Whether some frames of the zone come online later.
+    pub(crate) fn is_deferred(&self, index: u8) -> bool {
+        self.zones[usize::from(index)].cut != NEVER
     }
 
     /// The first frame of a range that does not exist, or is in another zone.
@@ -278,15 +337,6 @@ impl<P: Platform> Nodes<P> {
             }
         }
         None
-    }
-
-    /// The first frame of a range that was reserved at boot.
-    pub(crate) fn first_reserved(&self, range: FrameRange) -> Option<Pfn> {
-        let first = self
-            .reserved
-            .partition_point(|reserved| reserved.end() <= range.start());
-        let reserved = self.reserved.get(first)?.intersect(range);
-        (!reserved.is_empty()).then(|| reserved.start())
     }
 
     /// The zone that a request from `cpu` asks first; `None` for a CPU without caches.
@@ -340,28 +390,7 @@ fn reserved_frames<const N: usize>(
     page_shift: u32,
 ) -> impl Iterator<Item = FrameRange> {
     map.usable_frames(page_shift).flat_map(move |(_, frames)| {
-        let mut free = map
-            .free_frames(page_shift)
-            .map(move |(_, free)| free.intersect(frames))
-            .filter(|free| !free.is_empty());
-        let mut start = Some(frames.start());
-        core::iter::from_fn(move || {
-            loop {
-                let from = start?;
-                let gap = match free.next() {
-                    Some(free) => {
-                        start = Some(free.end());
-                        FrameRange::new(from, free.start())
-                    }
-                    None => {
-                        start = None;
-                        FrameRange::new(from, frames.end())
-                    }
-                };
-                if !gap.is_empty() {
-                    return Some(gap);
-                }
-            }
-        })
+        let free = map.free_frames(page_shift).map(|(_, free)| free);
+        sections::without(frames, free)
     })
 }

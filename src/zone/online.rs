@@ -50,7 +50,7 @@ impl<P: Platform> Zone<P> {
     /// [`OnlineError`], with nothing changed.
     pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
         let _changing = self.claim_absent(range)?;
-        self.online_lines(range, off);
+        self.add_present(self.online_lines(range, off));
         Ok(())
     }
 
@@ -61,10 +61,20 @@ impl<P: Platform> Zone<P> {
         range: FrameRange,
         ready: impl FnOnce(),
     ) -> Result<(), OnlineError> {
+        let frames = self.online_reserved(range, ready)?;
+        self.add_present(frames);
+        Ok(())
+    }
+
+    /// [`online_after`](Self::online_after) of frames that count as present since boot. Returns how many they are.
+    pub(crate) fn online_reserved(
+        &self,
+        range: FrameRange,
+        ready: impl FnOnce(),
+    ) -> Result<u64, OnlineError> {
         let _changing = self.claim_absent(range)?;
         ready();
-        self.online_lines(range, &IrqOff::new());
-        Ok(())
+        Ok(self.online_lines(range, &IrqOff::new()))
     }
 
     /// The right to bring a range online, all of which is absent and can be recorded.
@@ -77,12 +87,16 @@ impl<P: Platform> Zone<P> {
         Ok(changing)
     }
 
-    /// Makes absent frames present, managed and free, on lines that the caller alone may change.
-    fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) {
-        self.each_part(range, off, |shard, line, mask| shard.online(line, mask));
-        self.managed.fetch_add(range.frames(), Relaxed);
-        self.present.fetch_add(range.frames(), Relaxed);
+    /// Makes absent frames managed and free, on lines that the caller alone may change. Returns how many: all, unless the zone has
+    /// no room left to record lines that are not whole. Whether they become present is the caller's to say.
+    pub(crate) fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) -> u64 {
+        let mut frames = 0;
+        self.each_part(range, off, |shard, line, mask| {
+            frames += u64::from(shard.online(line, mask));
+        });
+        self.managed.fetch_add(frames, Relaxed);
         self.regroup(self.managed().saturating_sub(self.levels().high));
+        frames
     }
 
     /// Counts `frames` as existing from now on.
@@ -191,23 +205,22 @@ impl<P: Platform> Zone<P> {
 }
 
 impl Shard {
-    /// Brings the places of `mask`, which are absent, online and makes them free, except bad ones.
-    fn online(&mut self, line: u32, mask: &Words) {
+    /// Brings the places of `mask`, which are absent, online and makes them free, except bad ones. Returns how many they are,
+    /// or none if the line would need a record and there is none left.
+    fn online(&mut self, line: u32, mask: &Words) -> u32 {
         let info = self.info(line);
         if *mask == ALL_FREE && info.holes() == 0 {
             let whole = info.present(0).with(PLACES, WHOLE as i8);
             self.counts.add(whole, PLACES);
             self.update(line, whole);
-            return;
+            return PLACES;
         }
         let n = match info.holes() {
             0 => self.holes.take(),
             n => Some(n),
         };
         let Some((n, hole)) = n.and_then(|n| Some((n, self.holes.of(n)?))) else {
-            // Counted before; a record lost since means memory corruption, and the frames stay unused.
-            self.counts.faults += 1;
-            return;
+            return 0;
         };
         let absent = if info.is_absent() {
             ALL_FREE
@@ -219,6 +232,7 @@ impl Shard {
         self.update(line, info.present(n));
         self.free_places(line, mask);
         self.drop_empty_record(line);
+        mask.iter().map(|word| word.count_ones()).sum()
     }
 
     /// Makes the places of `mask`, which are taken, free, except those that must not be used.

@@ -1,0 +1,224 @@
+//! Boot memory that comes online after boot.
+//!
+//! Owns: [`Deferral`]: how far deferred initialisation has come, and the ranges that wait for its end.
+//! Invariants: until [`finish_deferred`](PageAllocator::finish_deferred) watermarks and reserves are zero and pagesets have the limits of
+//! the early part; after it all follow from what is managed. The phase becomes `Done` under the queue's lock, with nothing queued.
+//! Lock ranks: `Deferred`, for the queue; then `Hotplug`, Pageset and Shard, one at a time, none with another.
+//! Used by: kernels at boot; the ways of a request that finds a zone empty.
+
+use core::fmt;
+
+use arrayvec::ArrayVec;
+
+use super::PageAllocator;
+use super::hotplug::ReleaseError;
+use crate::addr::{CpuId, FrameRange, Order};
+use crate::boot::LateMemory;
+use crate::node::{Section, Stage};
+use crate::platform::{IrqOff, Platform};
+use crate::rank::Rank;
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Lock, Ranked};
+
+/// Ranges that may wait for the end of deferred initialisation.
+const MOST_QUEUED: usize = 64;
+
+/// How far deferred initialisation has come.
+#[derive(Debug)]
+pub(super) struct Deferral<P: Platform> {
+    phase: AtomicU8,
+    queue: Lock<Queue, P>,
+}
+
+const RUNNING: u8 = 0;
+const FINISHING: u8 = 1;
+const DONE: u8 = 2;
+
+/// Reserved ranges that were given back before their section came online.
+#[derive(Debug, Default)]
+struct Queue(ArrayVec<LateMemory, MOST_QUEUED>);
+
+impl Ranked for Queue {
+    const RANK: Rank = Rank::Deferred;
+}
+
+/// Why deferred initialisation cannot be finished. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FinishError {
+    /// `Config::deferred` is off: nothing was deferred.
+    NotDeferred,
+    /// It is finished, or another CPU is finishing it.
+    Finished,
+    /// No CPU has begun this section: call [`deferred_init`](PageAllocator::deferred_init).
+    Waiting(FrameRange),
+    /// A CPU has begun this section and is not done with it.
+    Unfinished(FrameRange),
+}
+
+impl<P: Platform> Deferral<P> {
+    pub(super) fn new(deferred: bool) -> Self {
+        Self {
+            phase: AtomicU8::new(if deferred { RUNNING } else { DONE }),
+            queue: Lock::new(Queue::default()),
+        }
+    }
+
+    /// Whether all memory is online, and limits follow from it.
+    #[inline]
+    pub(super) fn is_done(&self) -> bool {
+        // Acquire pairs with the Release of `close`: whoever sees the end sees every section.
+        self.phase.load(Ordering::Acquire) == DONE
+    }
+
+    /// Queues a range unless its part of memory is online, or all is. Gives it back if it was not queued.
+    pub(super) fn queue(
+        &self,
+        memory: LateMemory,
+        is_online: impl Fn() -> bool,
+        off: &IrqOff<P>,
+    ) -> Result<(), (Option<ReleaseError>, LateMemory)> {
+        let mut queue = self.queue.lock(off);
+        let frames = memory.frames();
+        let meets = |other: &LateMemory| !other.frames().intersect(frames).is_empty();
+        if queue.0.iter().any(meets) {
+            return Err((Some(ReleaseError::Released(frames.start())), memory));
+        }
+        // Looked at under the lock: what is queued after the last look of `finish_deferred` would wait for ever.
+        if self.is_done() || is_online() {
+            return Err((None, memory));
+        }
+        queue
+            .0
+            .try_push(memory)
+            .map_err(|full| (Some(ReleaseError::QueueFull), full.element()))
+    }
+
+    /// The next range that waits; with none, the end.
+    fn close(&self, off: &IrqOff<P>) -> Option<LateMemory> {
+        let mut queue = self.queue.lock(off);
+        let next = queue.0.pop();
+        if next.is_none() {
+            self.phase.store(DONE, Ordering::Release);
+        }
+        next
+    }
+}
+
+impl<P: Platform> PageAllocator<P> {
+    /// Brings deferred sections online until none is left that no CPU has begun, those of `worker`'s node first. Returns the
+    /// frames that this call brought. As many CPUs as there are may call it at once, and again; one with nothing to do returns 0.
+    ///
+    /// A section is claimed by one CPU in one step, without waiting. A CPU that stops half-way keeps its claim for ever, since
+    /// nobody can tell it from a slow one: then [`finish_deferred`](Self::finish_deferred) names the section.
+    pub fn deferred_init(&self, worker: CpuId) -> u64 {
+        if self.deferral.is_done() {
+            return 0;
+        }
+        let node = self.nodes.node_of_cpu(worker);
+        let zones = || (0..).zip(self.nodes.zones());
+        let own = zones().filter(|(_, zone)| zone.node == node);
+        let others = zones().filter(|(_, zone)| zone.node != node);
+        let mut frames = 0;
+        for (zone, _) in own.chain(others) {
+            while let Some(section) = self.nodes.claim_section(zone) {
+                frames += self.bring_online(section);
+            }
+        }
+        frames
+    }
+
+    /// Ends deferred initialisation, once all sections are online: recomputes watermarks, reserves and the limits of all pagesets,
+    /// outside every lock, and brings online what [`release_reserved`](Self::release_reserved) queued.
+    ///
+    /// # Errors
+    /// [`FinishError`], with nothing changed.
+    pub fn finish_deferred(&self) -> Result<(), FinishError> {
+        if !self.config.deferred {
+            return Err(FinishError::NotDeferred);
+        }
+        let phase = &self.deferral.phase;
+        // Relaxed: the claim keeps others out; what the workers did is seen by the Acquire of each section's stage.
+        phase
+            .compare_exchange(RUNNING, FINISHING, Ordering::Relaxed, Ordering::Relaxed)
+            .map_err(|_| FinishError::Finished)?;
+        let unfinished =
+            self.nodes
+                .deferred_sections()
+                .iter()
+                .find_map(|section| match section.stage() {
+                    Stage::Online => None,
+                    Stage::Waiting => Some(FinishError::Waiting(section.frames())),
+                    _ => Some(FinishError::Unfinished(section.frames())),
+                });
+        if let Some(error) = unfinished {
+            phase.store(RUNNING, Ordering::Relaxed);
+            return Err(error);
+        }
+        while let Some(memory) = self.deferral.close(&IrqOff::new()) {
+            self.give_queued(memory);
+        }
+        self.recompute();
+        Ok(())
+    }
+
+    /// Whether memory is still to come online by [`deferred_init`](Self::deferred_init), or limits by
+    /// [`finish_deferred`](Self::finish_deferred).
+    #[must_use]
+    pub fn is_deferring(&self) -> bool {
+        !self.deferral.is_done()
+    }
+
+    /// For a request that finds `zone` too empty: brings whole sections of it online, on the caller's time, until they have at
+    /// least the frames of a block of `order`. Whether it found any; then the request is worth another try, and as many
+    /// more as this says so: each takes a section at least.
+    #[cold]
+    pub(crate) fn grow_on_demand(&self, zone: u8, order: Order) -> bool {
+        if self.deferral.is_done() {
+            return false;
+        }
+        let mut frames = 0;
+        while frames < order.frames()
+            && let Some(section) = self.nodes.claim_section(zone)
+        {
+            frames += self.bring_online(section);
+        }
+        frames > 0
+    }
+
+    /// Whether [`grow_on_demand`](Self::grow_on_demand) may find something. A hint.
+    pub(super) fn can_grow(&self, zone: u8) -> bool {
+        !self.deferral.is_done() && self.nodes.has_waiting(zone)
+    }
+
+    fn bring_online(&self, section: &Section) -> u64 {
+        self.prepare(section.frames());
+        self.nodes
+            .bring_online(section, |frames| self.clear(|| frames))
+    }
+
+    /// Readies what the layers above keep for the frames of a section.
+    pub(super) fn prepare(&self, section: FrameRange) {
+        if let Some(prepare) = self.prepare {
+            prepare.prepare(section);
+        }
+    }
+}
+
+impl fmt::Display for FinishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotDeferred => f.write_str("nothing was deferred: Config::deferred is off"),
+            Self::Finished => f.write_str("deferred initialisation is finished already"),
+            Self::Waiting(section) => {
+                write!(f, "section {section} is not begun: call deferred_init")
+            }
+            Self::Unfinished(section) => write!(
+                f,
+                "section {section} is begun and not done: wait for the CPU that called deferred_init"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for FinishError {}
