@@ -233,7 +233,7 @@ mod tests {
         let frames = FrameTable::build(
             &mut Bump::new(&mut storage),
             12,
-            || core::iter::empty::<crate::addr::FrameRange>(),
+            core::iter::empty::<crate::addr::FrameRange>,
             |_| false,
         )
         .expect("no frames fit anywhere");

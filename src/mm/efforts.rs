@@ -18,7 +18,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             failures: AtomicU32::new(0),
             free: AtomicU64::new(0),

@@ -8,6 +8,7 @@ pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
 };
 #[cfg(loom)]
+#[allow(unused_imports, reason = "the layers above use them")]
 pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
 };

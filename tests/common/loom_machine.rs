@@ -48,9 +48,12 @@ impl<P: Platform> Machine<P> {
     /// A machine with room for `groups`, the root among them, and the given number of frames.
     pub(crate) fn new(groups: u32, frames: u64) -> Self {
         carved(|bump| Self {
-            frames: FrameTable::build(bump, 12, || {
-                [FrameRange::new(Pfn(1), Pfn(1 + frames))].into_iter()
-            })
+            frames: FrameTable::build(
+                bump,
+                12,
+                || [FrameRange::new(Pfn(1), Pfn(1 + frames))].into_iter(),
+                |_| false,
+            )
             .unwrap(),
             memcgs: memcgs(bump, groups),
             lru: Lru::build(
