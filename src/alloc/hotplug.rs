@@ -83,6 +83,10 @@ impl<P: Platform> PageAllocator<P> {
             Ok(zone) => zone,
             Err(error) => return Err(Refused(error, memory)),
         };
+        let managed = |pfn: &Pfn| self.nodes.zone(zone).is_managed(*pfn);
+        if let Some(pfn) = range.iter().find(managed) {
+            return Err(Refused(ReleaseError::Released(pfn), memory));
+        }
         let is_online = || self.nodes.first_waiting(range).is_none();
         let memory = match self.deferral.queue(memory, is_online, &IrqOff::new()) {
             Ok(()) => return Ok(Released::AtFinish),
@@ -100,9 +104,7 @@ impl<P: Platform> PageAllocator<P> {
             };
             return Err(Refused(error, memory));
         }
-        if self.deferral.is_done() {
-            self.recompute();
-        }
+        self.recompute();
         Ok(Released::Now)
     }
 
@@ -131,11 +133,10 @@ impl<P: Platform> PageAllocator<P> {
         let Some(zone) = self.nodes.zone_of(range.start()) else {
             return;
         };
-        let ready = || self.clear(|| range);
-        let online = self.nodes.zone(zone).online_reserved(range, ready);
-        if online.is_err() {
-            self.refused.fetch_add(range.frames(), Relaxed);
-        }
+        self.clear(|| range);
+        // Absent, as the queue saw to, and whoever else could bring it online had no right to: it is the memory's owner's.
+        let online = self.nodes.zone(zone).online_lines(range, &IrqOff::new());
+        self.refused.fetch_add(range.frames() - online, Relaxed);
     }
 
     /// Adds memory in whole sections that the boot map named with [`add_hotplug`](crate::BootMap::add_hotplug).
@@ -155,9 +156,7 @@ impl<P: Platform> PageAllocator<P> {
             self.nodes.bring_section(section.frames());
         }
         claimed.settle(Stage::Online);
-        if self.deferral.is_done() {
-            self.recompute();
-        }
+        self.recompute();
         Ok(())
     }
 

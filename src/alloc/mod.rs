@@ -208,10 +208,13 @@ impl<P: Platform> PageAllocator<P> {
     /// zones, without a lock. Returns how many pagesets got new limits. Until deferred initialisation is finished, watermarks and
     /// reserves stay zero: the sum that they are shares of is not known yet.
     pub(crate) fn recompute(&self) -> u32 {
-        if self.deferral.is_done() {
+        {
             let off = IrqOff::new();
             let _turn = self.turn.lock(&off);
-            self.nodes.recompute(&self.config.tuning);
+            self.nodes.renew_firsts();
+            if self.deferral.is_done() {
+                self.nodes.recompute(&self.config.tuning);
+            }
         }
         (0..self.nodes.zones().len() as u8)
             .map(|index| self.refresh_pagesets(index))

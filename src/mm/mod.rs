@@ -9,6 +9,7 @@ mod account;
 mod batches;
 mod check;
 mod config;
+mod cpus;
 mod efforts;
 mod folio;
 mod groups;

@@ -14,10 +14,10 @@ mod zonelist;
 
 use arrayvec::ArrayVec;
 
-use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
+use crate::addr::{CpuId, FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, StorageFull};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::zone::{Zone, ZoneSpec};
 
 use cpus::OnlineCpus;
@@ -68,6 +68,25 @@ pub(crate) struct First {
     pub(crate) zone: u8,
 }
 
+impl First {
+    const NONE: Self = Self {
+        pageset: u32::MAX,
+        zone: NO_ZONE,
+    };
+
+    const fn word(self) -> u64 {
+        self.pageset as u64 | (self.zone as u64) << 32
+    }
+
+    #[inline]
+    const fn from_word(word: u64) -> Self {
+        Self {
+            pageset: word as u32,
+            zone: (word >> 32) as u8,
+        }
+    }
+}
+
 /// The machine's shape, as the port describes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
@@ -91,8 +110,10 @@ pub(crate) struct Nodes<P: Platform> {
     runs: &'static [Run],
     /// Frames that exist but were not free at boot. Sorted.
     reserved: &'static [FrameRange],
-    /// By CPU, and by the highest kind that will do.
-    firsts: &'static [[First; ZoneKind::ALL.len()]],
+    /// By CPU, and by the highest kind that will do: words of [`First`]s, renewed with the limits.
+    firsts: &'static [[AtomicU64; ZoneKind::ALL.len()]],
+    /// Whether requests may be served from pagesets without a look at the block.
+    fast: bool,
     /// By CPU.
     cpus: &'static [NodeId],
     online: OnlineCpus,
@@ -158,31 +179,8 @@ impl<P: Platform> Nodes<P> {
             list.nth(i % zones).map_or(NO_ZONE, |(zone, _)| zone as u8)
         })?;
 
-        let firsts = bump.slots(shape.cpus as usize, |cpu| {
-            let node = (shape.node_of)(CpuId(cpu as u32));
-            let from = usize::from(node.0) * zones;
-            // The port may name another node each time it is asked.
-            let list = lists.get(from..from + zones).unwrap_or(&[]);
-            let first = |highest: ZoneKind| {
-                let fits = |zone: &&u8| {
-                    let zone = kinds.get(usize::from(**zone));
-                    zone.is_some_and(|zone| zone.1 <= highest)
-                };
-                list.iter().find(fits).map_or(
-                    First {
-                        pageset: u32::MAX,
-                        zone: NO_ZONE,
-                    },
-                    |&zone| First {
-                        pageset: match shape.fast {
-                            true => (cpu * zones) as u32 + u32::from(zone),
-                            false => u32::MAX,
-                        },
-                        zone,
-                    },
-                )
-            };
-            ZoneKind::ALL.map(first)
+        let firsts = bump.slots(shape.cpus as usize, |_| {
+            ZoneKind::ALL.map(|_| AtomicU64::new(First::NONE.word()))
         })?;
         let cpus = bump.slots(shape.cpus as usize, |cpu| {
             (shape.node_of)(CpuId(cpu as u32))
@@ -242,6 +240,7 @@ impl<P: Platform> Nodes<P> {
             runs,
             reserved,
             firsts,
+            fast: shape.fast,
             cpus,
             online,
             sections,
@@ -313,11 +312,11 @@ impl<P: Platform> Nodes<P> {
 
     /// Whether the frame was reserved at boot, and is still.
     pub(crate) fn is_reserved(&self, pfn: Pfn) -> bool {
-        let after = self.reserved.partition_point(|range| range.start() <= pfn);
-        let was = after > 0 && self.reserved[after - 1].contains(pfn);
-        was && self
-            .zone_of(pfn)
-            .is_some_and(|zone| !self.zone(zone).is_managed(pfn))
+        let was = self.first_reserved(FrameRange::block(pfn, Order::ZERO));
+        was.is_some()
+            && self
+                .zone_of(pfn)
+                .is_some_and(|zone| !self.zone(zone).is_managed(pfn))
     }
 
     /// Whether some frames of the zone come online later.
@@ -342,7 +341,28 @@ impl<P: Platform> Nodes<P> {
     /// The zone that a request from `cpu` asks first; `None` for a CPU without caches.
     #[inline]
     pub(crate) fn first(&self, cpu: CpuId, highest: ZoneKind) -> Option<First> {
-        Some(self.firsts.get(cpu.0 as usize)?[highest as usize])
+        let first = &self.firsts.get(cpu.0 as usize)?[highest as usize];
+        Some(First::from_word(first.load(Relaxed)))
+    }
+
+    /// Chooses for each CPU anew which zone is asked first: one without frames costs every request a look elsewhere.
+    pub(crate) fn renew_firsts(&self) {
+        for (cpu, firsts) in self.firsts.iter().enumerate() {
+            for (highest, first) in ZoneKind::ALL.into_iter().zip(firsts) {
+                let list = self.zonelist(self.node_of_cpu(CpuId(cpu as u32)), highest);
+                let mut list = list.into_iter().flatten();
+                let zone = { list.clone() }.find(|&zone| self.zone(zone).managed() > 0);
+                let chosen = zone.or_else(|| list.next()).map(|zone| First {
+                    pageset: match self.fast {
+                        true => (cpu * self.zones.len()) as u32 + u32::from(zone),
+                        false => u32::MAX,
+                    },
+                    zone,
+                });
+                // Relaxed: a lone word; a request that sees the old one asks a zone that it may ask as well.
+                first.store(chosen.unwrap_or(First::NONE).word(), Relaxed);
+            }
+        }
     }
 
     /// The node that `cpu` is on; that of CPU 0 for an unknown one.
