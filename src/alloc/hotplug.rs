@@ -7,6 +7,7 @@
 //! Used by: kernels.
 
 use core::fmt;
+use core::ops::Range;
 
 use super::{ContigError, Moved, PageAllocator};
 use crate::addr::{FrameRange, Pfn};
@@ -180,7 +181,7 @@ impl<P: Platform> PageAllocator<P> {
         Ok(LateMemory::of_instance(range))
     }
 
-    /// Claims the hot-pluggable sections of a range, all of which must be at `from`.
+    /// Claims the sections of a range of whole ones, all hot-pluggable and at `from`.
     fn claim_sections(
         &self,
         range: FrameRange,
@@ -191,40 +192,57 @@ impl<P: Platform> PageAllocator<P> {
         if range.is_empty() || whole != [true; 2] {
             return Err(HotplugError::NotSections(range));
         }
+        let claimed = self.claim_hotplug_in(range, from)?;
+        let mut starts = (range.start().0..range.end().0).step_by(size as usize);
+        let unplanned = starts.find(|&start| self.nodes.hotplug_section(Pfn(start)).is_none());
+        match unplanned {
+            Some(start) => Err(HotplugError::Unplanned(Pfn(start))),
+            None => Ok(claimed),
+        }
+    }
+
+    /// Claims those sections that a range touches and that are hot-pluggable; they must be at `from`.
+    pub(super) fn claim_hotplug_in(
+        &self,
+        range: FrameRange,
+        from: Stage,
+    ) -> Result<ClaimedSections<'_, P>, HotplugError> {
+        let size = section_frames(P::PAGE_SHIFT);
+        let first = range.start().0 / size;
         let mut claimed = ClaimedSections {
             allocator: self,
-            frames: FrameRange::new(range.start(), range.start()),
+            sections: first..first,
             before: from,
         };
-        for start in (range.start().0..range.end().0).step_by(size as usize) {
-            let at = Pfn(start);
-            let section = self.nodes.hotplug_section(at);
-            let section = section.ok_or(HotplugError::Unplanned(at))?;
-            if !section.claim::<P>(from) {
+        for i in first..range.end().0.div_ceil(size) {
+            let at = Pfn(i * size);
+            if let Some(section) = self.nodes.hotplug_section(at)
+                && !section.claim::<P>(from)
+            {
                 return Err(match section.stage() {
                     Stage::Absent => HotplugError::Absent(at),
                     Stage::Online => HotplugError::Present(at),
                     _ => HotplugError::Busy(at),
                 });
             }
-            claimed.frames = FrameRange::new(range.start(), Pfn(start + size));
+            claimed.sections.end = i + 1;
         }
         Ok(claimed)
     }
 }
 
-/// Sections that the caller changes. Dropped, they are as they were.
-struct ClaimedSections<'a, P: Platform> {
+/// Hot-pluggable sections that the caller changes, by number. Dropped, they are as they were.
+pub(super) struct ClaimedSections<'a, P: Platform> {
     allocator: &'a PageAllocator<P>,
-    frames: FrameRange,
+    sections: Range<u64>,
     before: Stage,
 }
 
 impl<P: Platform> ClaimedSections<'_, P> {
     fn sections(&self) -> impl Iterator<Item = &'static Section> {
-        let size = section_frames(P::PAGE_SHIFT) as usize;
-        let starts = (self.frames.start().0..self.frames.end().0).step_by(size);
-        starts.filter_map(|start| self.allocator.nodes.hotplug_section(Pfn(start)))
+        let size = section_frames(P::PAGE_SHIFT);
+        let starts = self.sections.clone().map(move |i| Pfn(i * size));
+        starts.filter_map(|start| self.allocator.nodes.hotplug_section(start))
     }
 
     fn settle(mut self, to: Stage) {

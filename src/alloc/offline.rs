@@ -9,6 +9,7 @@ use core::fmt;
 use super::contig::Collecting;
 use super::{ContigError, Moved, PageAllocator};
 use crate::addr::{FrameRange, Pfn};
+use crate::node::Stage;
 use crate::platform::Platform;
 use crate::zone::{self, OfflineError, Purpose};
 
@@ -92,6 +93,10 @@ impl<P: Platform> PageAllocator<P> {
         if let Some(pfn) = self.nodes.first_waiting(range) {
             return Err(OnlineError::Deferred(pfn));
         }
+        // Memory that was added must not be removed meanwhile.
+        let _claimed = self
+            .claim_hotplug_in(range, Stage::Online)
+            .map_err(|_| OnlineError::Busy)?;
         let zone = self.nodes.zone(index);
         let ready = || self.clear(|| range);
         zone.online_after(range, ready)

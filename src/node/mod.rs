@@ -312,8 +312,10 @@ impl<P: Platform> Nodes<P> {
 
     /// Whether the frame was reserved at boot, and is still.
     pub(crate) fn is_reserved(&self, pfn: Pfn) -> bool {
-        let was = self.first_reserved(FrameRange::block(pfn, Order::ZERO));
+        let was = self.reserved_in(FrameRange::block(pfn, Order::ZERO)).next();
+        let added = self.hotplug_section(pfn);
         was.is_some()
+            && added.is_none_or(|section| section.stage() == Stage::Absent)
             && self
                 .zone_of(pfn)
                 .is_some_and(|zone| !self.zone(zone).is_managed(pfn))

@@ -316,7 +316,7 @@ impl<P: Platform> Nodes<P> {
     }
 
     /// The parts of a range that were reserved at boot.
-    fn reserved_in(&self, range: FrameRange) -> impl Iterator<Item = FrameRange> {
+    pub(super) fn reserved_in(&self, range: FrameRange) -> impl Iterator<Item = FrameRange> {
         let first = self
             .reserved
             .partition_point(|reserved| reserved.end() <= range.start());
