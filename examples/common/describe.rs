@@ -1,8 +1,8 @@
 //! The zones of a machine in the layout of `/proc/zoneinfo`, before and after deferred initialisation.
 //!
-//! Owns: [`describe`]. Invariants: sizes and shards are those of a real allocator, limits those of the library's formulas;
-//! a machine at rest: every managed frame is free.
-//! Lock ranks: none. Used by: examples/zoneinfo.rs and the golden tests, with limits.rs and machine.rs beside it.
+//! Owns: [`describe`]. Invariants: every value but the firmware's sizes is read from a real allocator, at the moment that it is
+//! shown for; no formula is written here. A machine at rest: every managed frame is free.
+//! Lock ranks: none. Used by: examples/zoneinfo.rs and the golden tests, with machine.rs beside it.
 #![allow(
     unreachable_pub,
     dead_code,
@@ -11,11 +11,11 @@
 
 use std::fmt::{self, Write};
 
-use framekeeper::node::formulas::{Edition, SCALE_FACTOR, min_free_kib};
+use framekeeper::node::formulas::{Edition, min_free_kib};
+use framekeeper::pageset::tune;
 use framekeeper::zone::Levels;
-use framekeeper::{NodeId, PageAllocator, Platform, ZoneKind};
+use framekeeper::{CpuId, NodeId, PageAllocator, Platform, ZoneKind};
 
-use super::limits::{self, Limits, Sizes};
 use super::machine::{Machine, PAGE_SHIFT, ZoneLayout};
 
 /// Which values are shown.
@@ -27,80 +27,36 @@ pub enum Columns {
     EarlyAndAfter,
 }
 
-/// Frames of a section, the unit of deferred initialisation: 128 MiB.
-const SECTION: u64 = 1 << 15;
-
 /// What is known of one zone at one moment.
 struct View {
     layout: ZoneLayout,
     managed: u64,
     shards: u32,
-    limits: Limits,
+    levels: Levels,
+    protection: [u64; ZoneKind::COUNT],
+    /// By CPU.
+    pagesets: Vec<tune::Limits>,
 }
 
-/// Text for every zone of the machine.
+/// Text for every zone of the machine, whose allocator was built with deferred initialisation, which this ends.
 pub fn describe<P: Platform>(
     machine: &Machine,
     allocator: &PageAllocator<P>,
     columns: Columns,
 ) -> Result<String, fmt::Error> {
-    let layouts = machine.zones();
-    let sizes: Vec<(u64, u32)> = layouts
-        .iter()
-        .map(|layout| {
-            let zone = allocator
-                .zones()
-                .find(|zone| zone.node() == NodeId(layout.node) && zone.kind() == layout.kind);
-            zone.map_or((0, 0), |zone| (zone.managed(), zone.shards()))
-        })
-        .collect();
-    let after: Vec<u64> = sizes.iter().map(|size| size.0).collect();
-    let early: Vec<u64> = layouts
-        .iter()
-        .map(|layout| early_frames(machine, &layouts, layout))
-        .collect();
-
-    let low_memory = |managed: &[u64]| {
-        let zones = layouts
-            .iter()
-            .map(|layout| layout.kind)
-            .zip(managed.iter().copied());
-        limits::total(Edition::Now, zones)
-    };
-    let kib = min_free_kib(Edition::Now, low_memory(&after) << (PAGE_SHIFT - 10));
-    let views = |managed: &[u64], min_free_kib: Option<u64>| -> Vec<View> {
-        let view = |(i, layout): (usize, &ZoneLayout)| {
-            let of_node = |kind| {
-                let mut all = layouts.iter().zip(managed);
-                all.find(|(other, _)| (other.node, other.kind) == (layout.node, kind))
-                    .map_or(0, |(_, &managed)| managed)
-            };
-            View {
-                layout: *layout,
-                managed: managed[i],
-                shards: sizes[i].1,
-                limits: Limits::of(&Sizes {
-                    kind: layout.kind,
-                    edition: Edition::Now,
-                    managed: ZoneKind::ALL.map(of_node),
-                    total: low_memory(managed),
-                    min_free_kib,
-                    scale_factor: SCALE_FACTOR,
-                    low: 0,
-                    cpus: machine.cpus_for_limits(layout.node),
-                }),
-            }
-        };
-        layouts.iter().enumerate().map(view).collect()
-    };
-    let (mut early, after) = (views(&early, None), views(&after, Some(kib)));
-    for view in &mut early {
-        // Watermarks and reserves are first computed when all memory is known; until then they are 0.
-        view.limits.protection.fill(0);
-    }
+    let early = views(machine, allocator);
+    allocator.deferred_init(CpuId(0));
+    // An error here means that another call has described it: then both columns show the end.
+    let _ = allocator.finish_deferred();
+    let after = views(machine, allocator);
 
     let mut out = String::new();
     if columns == Columns::EarlyAndAfter {
+        let low_memory = after
+            .iter()
+            .filter(|view| view.layout.kind <= ZoneKind::Normal);
+        let frames: u64 = low_memory.map(|view| view.managed).sum();
+        let kib = min_free_kib(Edition::Now, frames << (PAGE_SHIFT - 10));
         writeln!(
             out,
             "before deferred initialisation ends, and after; min_free {kib} KiB\n"
@@ -113,41 +69,35 @@ pub fn describe<P: Platform>(
             early,
             after,
         }
-        .write(machine.cpus)?;
+        .write()?;
     }
     Ok(out)
 }
 
-/// Frames handed over before deferred initialisation: all of a zone, but of a node's highest only up to the first section
-/// boundary after more than one section's worth of frames.
-fn early_frames(machine: &Machine, layouts: &[ZoneLayout], layout: &ZoneLayout) -> u64 {
-    let above = |other: &&ZoneLayout| other.node == layout.node && other.kind > layout.kind;
-    if layouts.iter().filter(above).any(|other| other.present != 0) {
-        return layout.free;
-    }
-    let runs = |frames: (NodeId, framekeeper::FrameRange)| {
-        let run = frames.1.intersect(layout.span);
-        (frames.0.0 == layout.node && !run.is_empty()).then_some(run)
-    };
-    let mut seen = 0;
-    let mut cut = u64::MAX;
-    for run in machine.map.usable_frames(PAGE_SHIFT).filter_map(runs) {
-        if seen + run.frames() > SECTION {
-            let first = run.start().0 + SECTION.saturating_sub(seen);
-            let boundary = first.next_multiple_of(SECTION);
-            if boundary < run.end().0 {
-                cut = boundary;
-                break;
-            }
+/// Every zone that the firmware's ranges make, those without memory included, as the allocator has them now.
+fn views<P: Platform>(machine: &Machine, allocator: &PageAllocator<P>) -> Vec<View> {
+    let pagesets: Vec<_> = allocator.pageset_counts().collect();
+    let view = |layout: ZoneLayout| {
+        let same = |node: NodeId, kind| (node, kind) == (NodeId(layout.node), layout.kind);
+        let counts = allocator
+            .zone_counts()
+            .find(|zone| same(zone.node, zone.kind));
+        let zone = allocator
+            .zones()
+            .find(|zone| same(zone.node(), zone.kind()));
+        let of_zone = pagesets
+            .iter()
+            .filter(|pageset| same(pageset.node, pageset.kind));
+        View {
+            layout,
+            managed: counts.map_or(0, |zone| zone.managed),
+            shards: zone.map_or(0, |zone| zone.shards()),
+            levels: counts.map_or(Levels::default(), |zone| zone.levels),
+            protection: counts.map_or_else(Default::default, |zone| zone.reserves),
+            pagesets: of_zone.map(|pageset| pageset.limits).collect(),
         }
-        seen += run.frames();
-    }
-    machine
-        .map
-        .free_frames(PAGE_SHIFT)
-        .filter_map(runs)
-        .map(|run| run.end().0.min(cut).saturating_sub(run.start().0))
-        .sum()
+    };
+    machine.zones().into_iter().map(view).collect()
 }
 
 /// One zone's lines.
@@ -158,26 +108,28 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn write(&mut self, cpus: u32) -> fmt::Result {
+    fn write(&mut self) -> fmt::Result {
         let layout = self.after.layout;
         writeln!(self.out, "Node {}, zone {:>8}", layout.node, layout.kind)?;
         self.line("  pages free     ", |view| view.managed)?;
         self.line("        boost    ", |_| 0)?;
-        let marks = |view: &View| view.limits.watermarks.filter(|_| view.managed != 0);
-        let mark = |view: &View, mark: fn(Levels) -> u64| marks(view).map_or(0, mark);
-        self.line("        min      ", |view| mark(view, |marks| marks.min))?;
-        self.line("        low      ", |view| mark(view, |marks| marks.low))?;
-        self.line("        high     ", |view| mark(view, |marks| marks.high))?;
-        self.line("        promo    ", |view| mark(view, |marks| marks.promo))?;
+        self.line("        min      ", |view| view.levels.min)?;
+        self.line("        low      ", |view| view.levels.low)?;
+        self.line("        high     ", |view| view.levels.high)?;
+        self.line("        promo    ", |view| view.levels.promo)?;
         self.line("        spanned  ", |view| view.layout.span.frames())?;
         self.line("        present  ", |view| view.layout.present)?;
         self.line("        managed  ", |view| view.managed)?;
         self.line("        cma      ", |_| 0)?;
         if let Some(early) = self.early {
-            write!(self.out, "        protection: {} ", Row(&early.limits))?;
-            writeln!(self.out, "{}", Row(&self.after.limits))?;
+            write!(self.out, "        protection: {} ", Row(early.protection))?;
+            writeln!(self.out, "{}", Row(self.after.protection))?;
         } else {
-            writeln!(self.out, "        protection: {}", Row(&self.after.limits))?;
+            writeln!(
+                self.out,
+                "        protection: {}",
+                Row(self.after.protection)
+            )?;
         }
         if layout.present == 0 {
             return Ok(());
@@ -185,21 +137,16 @@ impl Block<'_> {
         self.line("      nr_free_pages ", |view| view.managed)?;
         self.line("      nr_shards ", |view| view.shards.into())?;
         writeln!(self.out, "  pagesets")?;
-        for cpu in 0..cpus {
+        for cpu in 0..self.after.pagesets.len() {
             writeln!(self.out, "    cpu: {cpu}")?;
             self.line("              count:    ", |_| 0)?;
-            self.line("              high:     ", |view| {
-                view.limits.pageset.high_min.into()
-            })?;
-            self.line("              batch:    ", |view| {
-                view.limits.pageset.batch.into()
-            })?;
-            self.line("              high_min: ", |view| {
-                view.limits.pageset.high_min.into()
-            })?;
-            self.line("              high_max: ", |view| {
-                view.limits.pageset.high_max.into()
-            })?;
+            let mut line = |name: &str, value: fn(&tune::Limits) -> u32| {
+                self.line(name, |view| view.pagesets.get(cpu).map_or(0, value).into())
+            };
+            line("              high:     ", |limits| limits.high_min)?;
+            line("              batch:    ", |limits| limits.batch)?;
+            line("              high_min: ", |limits| limits.high_min)?;
+            line("              high_max: ", |limits| limits.high_max)?;
         }
         self.line("  start_pfn:           ", |view| view.layout.span.start().0)
     }
@@ -214,11 +161,11 @@ impl Block<'_> {
 }
 
 /// The reserves, with the column that Linux has for device memory.
-struct Row<'a>(&'a Limits);
+struct Row([u64; ZoneKind::COUNT]);
 
-impl fmt::Display for Row<'_> {
+impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [dma, dma32, normal, movable] = self.0.protection;
+        let [dma, dma32, normal, movable] = self.0;
         write!(f, "({dma}, {dma32}, {normal}, {movable}, {movable})")
     }
 }

@@ -13,6 +13,8 @@
 use std::fmt;
 
 use framekeeper::boot::{BootMap, MapError, Memory, Storage};
+use framekeeper::node::Tuning;
+use framekeeper::pageset::tune::Policy;
 use framekeeper::{
     Config, CpuId, FrameRange, InitError, NodeId, PageAllocator, Pfn, PhysAddr, Platform, Refused,
     ZoneKind,
@@ -156,8 +158,8 @@ impl Machine {
         }
     }
 
-    /// An allocator of the machine's memory. Frames are numbers only; its metadata lies elsewhere, in what `storage` gives
-    /// for a number of bytes.
+    /// An allocator of the machine's memory as it is early in boot: most of it is deferred. Frames are numbers only; its
+    /// metadata lies elsewhere, in what `storage` gives for a number of bytes.
     pub fn allocator<P: Platform>(
         &self,
         node_of: fn(CpuId) -> NodeId,
@@ -166,6 +168,11 @@ impl Machine {
         let config = Config {
             cpus: self.cpus,
             node_of,
+            deferred: true,
+            tuning: Tuning {
+                policy: Policy::Auto,
+                ..Tuning::default()
+            },
             ..Config::default()
         };
         let mut map = self.map.clone();
