@@ -111,7 +111,7 @@ fn every_zone_has_fresh_limits_after_the_end_whichever_node_was_first() {
     let mut map = BootMap::new();
     for node in 0..2 {
         let base = (HIGH + u64::from(node) * 8 * SECTION) << 12;
-        map.add(NodeId(node), PhysAddr(base), 8 * SECTION << 12)
+        map.add(NodeId(node), PhysAddr(base), (8 * SECTION) << 12)
             .unwrap();
     }
     let config = Config {
@@ -138,7 +138,7 @@ fn every_zone_has_fresh_limits_after_the_end_whichever_node_was_first() {
 fn reserves_follow_each_change_of_the_zone_above() {
     let mut map = BootMap::new();
     map.add(NodeId(0), PhysAddr(1 << 24), 1 << 30).unwrap();
-    map.add(NodeId(0), PhysAddr(HIGH << 12), 2 * SECTION << 12)
+    map.add(NodeId(0), PhysAddr(HIGH << 12), (2 * SECTION) << 12)
         .unwrap();
     map.reserve(PhysAddr(HIGH << 12), 4096 << 12).unwrap();
     map.add_hotplug(
@@ -185,7 +185,7 @@ fn requests_that_find_the_zone_empty_bring_sections_until_all_memory_is_out() {
 #[test]
 fn a_first_section_that_is_mostly_reserved_is_enough_to_boot_on() {
     let mut map = one_region(HIGH, 4 * SECTION);
-    map.reserve(PhysAddr(HIGH << 12), SECTION / 4 * 3 << 12)
+    map.reserve(PhysAddr(HIGH << 12), (SECTION / 4 * 3) << 12)
         .unwrap();
     let machine = allocator(map, &deferred(Policy::Fixed)).unwrap();
     assert_eq!(machine.managed_frames(), SECTION / 4);
@@ -376,7 +376,7 @@ fn the_order_in_which_sections_come_does_not_matter() {
 #[test]
 fn a_full_map_refuses_what_would_overlap_and_defers_what_it_has() {
     let mut map: BootMap<1> = BootMap::new();
-    map.add(NodeId(0), PhysAddr(HIGH << 12), 4 * SECTION << 12)
+    map.add(NodeId(0), PhysAddr(HIGH << 12), (4 * SECTION) << 12)
         .unwrap();
     let refused = map.add_hotplug(
         NodeId(0),

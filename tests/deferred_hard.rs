@@ -342,7 +342,7 @@ fn frames_of_deferred_sections_are_charged_and_listed_as_soon_as_they_come() {
             mm.allocator().finish_deferred().unwrap();
         }
     }
-    assert_eq!(folios.len() as u64, 6 * section >> 8);
+    assert_eq!(folios.len() as u64, (6 * section) >> 8);
     mm.drain_lru();
     mm.check().unwrap();
     mm.remove_memcg(group).unwrap();
