@@ -11,7 +11,7 @@ use framekeeper::alloc::{Cause, Need, Progress, Relief};
 use framekeeper::boot::BootMap;
 use framekeeper::node::{Tuning, formulas};
 use framekeeper::pageset::tune::Policy;
-use framekeeper::zone::{Level, Levels, Zone};
+use framekeeper::zone::{Access, Level, Levels, Zone};
 use framekeeper::{
     AllocError, Config, Mobility, NodeId, Order, PageAllocator, Pages, PhysAddr, Reclaim, Request,
     ZoneKind,
@@ -410,4 +410,41 @@ fn mixing_kinds_raises_the_boost_and_wakes_the_background_once() {
     assert_eq!(zone.boost(), 0);
     drop((first, second, held));
     allocator.check().unwrap();
+}
+
+/// misuse 60: levels far above the zone's size hold every request back that watermarks hold; no sum wraps.
+#[test]
+fn levels_beyond_all_memory_hold_back_whoever_keeps_to_them() {
+    let allocator = allocator(one_region(1 << 20, 1 << 12), &Config::default()).unwrap();
+    let zone = allocator.zones().next().unwrap();
+    allocator.drain_all();
+    let most = u64::MAX;
+    let beyond = Levels {
+        min: 0,
+        low: most,
+        high: most,
+        promo: most,
+    };
+    zone.set_levels(beyond).unwrap();
+    assert!(!zone.suffices(
+        Order::ZERO,
+        zone.mark(Level::Low),
+        most,
+        Access::empty(),
+        most
+    ));
+    assert!(!zone.suffices(
+        Order::ZERO,
+        zone.mark(Level::Low),
+        0,
+        Access::empty(),
+        1 << 12
+    ));
+    assert!(
+        zone.set_levels(Levels {
+            min: most,
+            ..beyond
+        })
+        .is_err()
+    );
 }

@@ -142,7 +142,9 @@ impl<P: Platform> Zone<P> {
             Level::High => &marks.high,
             Level::Promo => &marks.promo,
         };
-        stored.load(Relaxed) + marks.boost.load(Relaxed)
+        stored
+            .load(Relaxed)
+            .saturating_add(marks.boost.load(Relaxed))
     }
 
     /// By how much every level is raised now.
@@ -158,7 +160,9 @@ impl<P: Platform> Zone<P> {
         if high == 0 || self.managed() < 4 * BLOCK {
             return;
         }
-        let most = BLOCK.max((u128::from(high) * u128::from(BOOST_FACTOR) / 10_000) as u64);
+        let most = BLOCK.max(
+            (u128::from(high) * u128::from(BOOST_FACTOR) / 10_000).min(u64::MAX.into()) as u64,
+        );
         // Relaxed: lone words; of two who raise it at once, each is heard.
         let _ = self
             .watermarks
@@ -207,7 +211,8 @@ impl<P: Platform> Zone<P> {
     ) -> Option<u64> {
         // Signed: more may be kept for others than is free.
         let usable = free.min(i64::MAX as u64) as i64 - self.kept_from(access) as i64;
-        let surplus = usable - (access.lowered(mark) + reserve) as i64;
+        let needed = access.lowered(mark).saturating_add(reserve);
+        let surplus = usable.saturating_sub(needed.min(i64::MAX as u64) as i64);
         let fits = surplus >= order.frames() as i64
             && (order == Order::ZERO || self.has_block(order, access));
         fits.then_some(surplus as u64)
