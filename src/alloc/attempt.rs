@@ -32,6 +32,17 @@ enum Floor {
     Nothing,
 }
 
+impl Floor {
+    /// How many frames of a zone that is, before reserves.
+    fn mark<P: Platform>(self, zone: &Zone<P>) -> u64 {
+        match self {
+            Self::Level(level) => zone.mark(level),
+            Self::PlainMin => zone.levels().min,
+            Self::Nothing => 0,
+        }
+    }
+}
+
 impl Attempt {
     /// The first: above low, and nothing that only some may use.
     #[inline]
@@ -85,11 +96,7 @@ impl Attempt {
         more: u64,
     ) -> bool {
         let zone = &entry.zone;
-        let mark = match self.floor {
-            Floor::Level(level) => zone.mark(level),
-            Floor::PlainMin => zone.levels().min,
-            Floor::Nothing => 0,
-        };
+        let mark = self.floor.mark(zone);
         let free = zone.free_frames_exact();
         let most = free.saturating_add(more).min(zone.managed());
         let reserve = entry.reserve(request.highest());
@@ -261,7 +268,9 @@ impl<P: Platform> PageAllocator<P> {
         let reserve = entry.reserve(request.highest());
         match attempt.floor {
             Floor::Nothing => Some(u64::MAX),
-            Floor::PlainMin => zone.spare_above(order, zone.levels().min, reserve, attempt.access),
+            floor @ Floor::PlainMin => {
+                zone.spare_above(order, floor.mark(zone), reserve, attempt.access)
+            }
             Floor::Level(level) => {
                 let spare = zone.spare(order, level, reserve, attempt.access);
                 if level == Level::Low && entry.pressure() == Pressure::None {
@@ -339,21 +348,18 @@ impl<P: Platform> PageAllocator<P> {
         };
         let (zone, order) = (&entry.zone, request.order());
         let (free, min) = (zone.free_frames_exact(), zone.levels().min);
-        let (level, mark) = match attempt.floor {
-            Floor::Level(level) => (level, zone.mark(level)),
-            Floor::PlainMin => (Level::Min, min),
+        let mark = attempt.floor.mark(zone);
+        let (level, reserve) = match attempt.floor {
+            Floor::Level(level) => (level, entry.reserve(request.highest())),
+            Floor::PlainMin => (Level::Min, entry.reserve(request.highest())),
             Floor::Nothing => (Level::Min, 0),
-        };
-        let reserve = match attempt.floor {
-            Floor::Nothing => 0,
-            _ => entry.reserve(request.highest()),
         };
         // As many single frames would do.
         let singles = free.saturating_sub(order.frames() - 1);
         let cause = if zone.suffices(Order::ZERO, mark, reserve, attempt.access, singles) {
             Cause::Fragmented
         } else {
-            let kept = attempt.access.lowered(mark) + reserve;
+            let kept = attempt.access.lowered(mark).saturating_add(reserve);
             Cause::Watermark { level, kept }
         };
         AllocError::OutOfMemory(Shortage {
