@@ -13,7 +13,6 @@ use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, SECTION_BYTES, StorageFull};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::twin::left_out;
 
 /// Where a section is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,12 +50,7 @@ impl Section {
     }
 
     /// Claims the section if it is at `from`. Exactly one of many succeeds.
-    pub(crate) fn claim<P: Platform>(&self, from: Stage) -> bool {
-        if left_out::<P>("sections: a claim is one step") {
-            let free = self.stage() == from;
-            self.stage.store(Stage::Claimed as u8, Ordering::Relaxed);
-            return free;
-        }
+    pub(crate) fn claim(&self, from: Stage) -> bool {
         // Acquire pairs with the Release of `settle`: the last one's changes are complete.
         self.stage
             .compare_exchange(
@@ -251,7 +245,7 @@ impl<P: Platform> Nodes<P> {
         let found = sections.skip(from as usize).find(|(_, section)| {
             section.stage() == Stage::Waiting
                 && self.deferred_in(section.frames).any(|run| run.zone == zone)
-                && section.claim::<P>(Stage::Waiting)
+                && section.claim(Stage::Waiting)
         });
         let next = found.map_or(self.sections.deferred.len(), |(i, _)| i + 1);
         entry.next_section.fetch_max(next as u32, Ordering::Relaxed);
@@ -276,9 +270,7 @@ impl<P: Platform> Nodes<P> {
                 frames += zone.online_lines(free, &IrqOff::new());
             }
         }
-        if !left_out::<P>("sections: online after the frames are counted") {
-            section.settle(Stage::Online);
-        }
+        section.settle(Stage::Online);
         frames
     }
 
