@@ -27,43 +27,7 @@ pub(crate) trait Sink {
     fn wrote(&mut self, count: usize);
 }
 
-/// A sink of one piece.
-#[cfg(test)]
-struct Piece<'o> {
-    out: &'o mut [u32],
-    done: usize,
-}
-
-#[cfg(test)]
-impl Sink for Piece<'_> {
-    #[inline]
-    fn room(&mut self) -> &mut [u32] {
-        &mut self.out[self.done..]
-    }
-
-    #[inline]
-    fn wrote(&mut self, count: usize) {
-        self.done += count;
-    }
-}
-
 impl<P: Platform> Zone<P> {
-    /// Takes up to `out.len()` blocks of `order` and returns how many; `out` then starts with their first frames,
-    /// counted from [`base`](Self::base), ascending within a line.
-    #[cfg(test)]
-    pub(crate) fn take_blocks(
-        &self,
-        order: Order,
-        mobility: Mobility,
-        home: u32,
-        out: &mut [u32],
-        off: &IrqOff<P>,
-    ) -> usize {
-        let mut piece = Piece { out, done: 0 };
-        self.take_into(order, mobility, home, &mut piece, off);
-        piece.done
-    }
-
     /// Takes blocks of `order` into room that comes in pieces, by their first frames, counted from [`base`](Self::base), ascending
     /// within a line: all in one hold, if one shard has them.
     pub(crate) fn take_into(

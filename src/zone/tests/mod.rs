@@ -13,11 +13,45 @@ use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
+use super::refill::Sink;
 use super::{IsolateError, Mobility, Purpose, Zone, ZoneSpec};
 use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::Bump;
 use crate::host::{Host, storage};
-use crate::platform::IrqOff;
+use crate::platform::{IrqOff, Platform};
+
+/// A sink of one piece.
+struct Piece<'o> {
+    out: &'o mut [u32],
+    done: usize,
+}
+
+impl Sink for Piece<'_> {
+    fn room(&mut self) -> &mut [u32] {
+        &mut self.out[self.done..]
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.done += count;
+    }
+}
+
+impl<P: Platform> Zone<P> {
+    /// Takes up to `out.len()` blocks of `order` and returns how many; `out` then starts with their first frames,
+    /// counted from [`base`](Self::base), ascending within a line.
+    pub(super) fn take_blocks(
+        &self,
+        order: Order,
+        mobility: Mobility,
+        home: u32,
+        out: &mut [u32],
+        off: &IrqOff<P>,
+    ) -> usize {
+        let mut piece = Piece { out, done: 0 };
+        self.take_into(order, mobility, home, &mut piece, off);
+        piece.done
+    }
+}
 
 /// A zone over `start..end` with all frames absent.
 pub(super) fn absent(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
