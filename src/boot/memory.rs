@@ -3,7 +3,6 @@
 //! Owns: [`Memory`], a boot map with the promise that its free memory is nobody else's; [`LateMemory`], a range that comes later with
 //! the same promise. Invariants: metadata taken from a map is reserved in it, and given back if nothing could be built.
 //! Lock ranks: none. Used by: every layer's constructor, alloc.
-#![allow(unsafe_code)]
 
 use core::marker::PhantomData;
 
@@ -28,6 +27,10 @@ impl<'b, P: Platform, const N: usize> Memory<'b, P, N> {
     /// # Safety
     /// Nothing else uses that memory, now or later, except through what the instance gives out.
     #[must_use]
+    #[expect(
+        unsafe_code,
+        reason = "declares the caller's duty; holds no unsafe operation"
+    )]
     pub unsafe fn claim(map: &'b mut BootMap<N>) -> Self {
         const {
             assert!(
@@ -104,6 +107,10 @@ impl LateMemory {
     ///
     /// # Safety
     /// The frames are memory, and nothing else uses it, now or later, except through what the instance gives out.
+    #[expect(
+        unsafe_code,
+        reason = "declares the caller's duty; holds no unsafe operation"
+    )]
     pub unsafe fn claim(frames: FrameRange) -> Self {
         Self(frames)
     }
