@@ -12,28 +12,16 @@ use framekeeper::{
     PageAllocator, Pages, Pfn, Request,
 };
 use host::{Host, locks_held};
-use machine::{Random, allocator, one_region};
+use machine::{FIRST, Random, all, allocator, one_region, range, stay};
 
-const FIRST: u64 = 1 << 20;
 const FRAMES: u64 = 1 << 13;
 
 fn machine() -> PageAllocator<Host> {
     allocator(one_region(FIRST, FRAMES), &Config::default()).unwrap()
 }
 
-fn range(start: u64, end: u64) -> FrameRange {
-    FrameRange::new(Pfn(FIRST + start), Pfn(FIRST + end))
-}
-
-fn stay(_: FrameRange) -> Moved {
-    Moved::Unmovable
-}
-
-fn all(allocator: &PageAllocator<Host>, kind: Mobility) -> BTreeMap<u64, Pages<'_, Host>> {
-    let request = Request::new(Order::ZERO).mobility(kind).ignore_watermarks();
-    std::iter::from_fn(|| allocator.try_alloc(request).ok())
-        .map(|pages| (pages.pfn().0, pages))
-        .collect()
+fn one(kind: Mobility) -> Request {
+    Request::new(Order::ZERO).mobility(kind).ignore_watermarks()
 }
 
 /// 16 frames a bit.
@@ -49,9 +37,9 @@ fn an_area_serves_movable_requests_only_until_a_piece_of_it_is_wanted() {
     assert_eq!((counts.cma, counts.free_cma), (2048, 2048));
     let text = framekeeper::report::Zoneinfo(&allocator).to_string();
     assert!(text.contains("cma      2048") && text.contains("nr_free_cma  2048"));
-    let unmovable = all(&allocator, Mobility::Unmovable);
+    let unmovable = all(&allocator, one(Mobility::Unmovable));
     assert!(area.iter().all(|pfn| !unmovable.contains_key(&pfn.0)));
-    let mut lent = all(&allocator, Mobility::Movable);
+    let mut lent = all(&allocator, one(Mobility::Movable));
     assert!(lent.len() >= 2048 && lent.contains_key(&area.start().0));
     // Had back once its borrowers have moved.
     let mut moved = 0;
@@ -79,7 +67,10 @@ fn an_area_serves_movable_requests_only_until_a_piece_of_it_is_wanted() {
     assert_eq!((counts.cma, counts.free_cma), (0, 0));
     assert_eq!(allocator.free_frames(), FRAMES);
     allocator.check().unwrap();
-    assert_eq!(all(&allocator, Mobility::Unmovable).len() as u64, FRAMES);
+    assert_eq!(
+        all(&allocator, one(Mobility::Unmovable)).len() as u64,
+        FRAMES
+    );
 }
 
 #[test]
@@ -124,7 +115,7 @@ fn pieces_are_aligned_apart_and_each_comes_back() {
 fn a_place_that_cannot_be_emptied_is_passed_over() {
     let allocator = machine();
     let cma = Area::new(&allocator, range(1024, 2048), stay).unwrap();
-    let mut lent = all(&allocator, Mobility::Movable);
+    let mut lent = all(&allocator, one(Mobility::Movable));
     // The first pageblock's frames stay; of the second all but one go.
     let free = |held: &mut BTreeMap<u64, Pages<'_, Host>>, run: FrameRange| {
         for pfn in run.iter() {
@@ -164,7 +155,7 @@ fn a_piece_that_another_collects_is_busy_and_its_pageblock_passed_over() {
     // misuse 24
     let allocator = machine();
     let cma = Area::new(&allocator, range(512, 1024), stay).unwrap();
-    let lent = all(&allocator, Mobility::Movable);
+    let lent = all(&allocator, one(Mobility::Movable));
     let mut inner = None;
     let outer = cma.alloc(16, Order::ZERO, |_| {
         inner = Some(cma.alloc(16, Order::ZERO, stay).map(drop));

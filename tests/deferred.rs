@@ -8,7 +8,7 @@ mod host;
 mod machine;
 
 use framekeeper::alloc::Moved;
-use framekeeper::boot::{BootMap, LateMemory, Memory};
+use framekeeper::boot::{BootMap, Memory};
 use framekeeper::node::{Tuning, ZoneLimits};
 use framekeeper::pageset::tune::Policy;
 use framekeeper::{
@@ -16,7 +16,7 @@ use framekeeper::{
     Pfn, PhysAddr, Rank, RawError, ReleaseError, Released, Request,
 };
 use host::{Host, locks_held, locks_taken};
-use machine::{Random, allocator, one_region};
+use machine::{Random, allocator, late, one_region};
 
 /// Frames of a section.
 const SECTION: u64 = 1 << 15;
@@ -25,14 +25,6 @@ const HIGH: u64 = 1 << 20;
 
 fn range(start: u64, end: u64) -> FrameRange {
     FrameRange::new(Pfn(start), Pfn(end))
-}
-
-fn late(start: u64, end: u64) -> LateMemory {
-    // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
-    #[allow(unsafe_code)]
-    unsafe {
-        LateMemory::claim(range(start, end))
-    }
 }
 
 fn deferred(policy: Policy) -> Config {

@@ -9,9 +9,8 @@ use framekeeper::alloc::{Need, Progress, ZoneCounts};
 use framekeeper::report::Zoneinfo;
 use framekeeper::{Config, FrameRange, Moved, Order, PageAllocator, Pages, Pfn, Relief, Request};
 use host::Host;
-use machine::{allocator, one_region};
+use machine::{FIRST, allocator, one_region};
 
-const FIRST: u64 = 1 << 20;
 /// 1 GiB: of its 512 pageblocks six may be kept.
 const FRAMES: u64 = 1 << 18;
 const MOST: u64 = 6 * 512;

@@ -7,14 +7,14 @@ mod host;
 #[path = "common/machine.rs"]
 mod machine;
 
-use framekeeper::boot::{BootMap, LateMemory, SECTION_BYTES};
+use framekeeper::boot::{BootMap, SECTION_BYTES};
 use framekeeper::{
     Backing, Config, ContigError, CpuId, FrameRange, HotplugError, LruError, MapError, MemcgId, Mm,
     MmConfig, Moved, NodeId, OnlineError, Order, PageAllocator, Pfn, PhysAddr, Refused,
     ReleaseError, Request, ZoneKind,
 };
 use host::Host;
-use machine::{allocator, memory};
+use machine::{allocator, late, memory};
 
 /// Frames of a section.
 const SECTION: u64 = SECTION_BYTES >> 12;
@@ -26,14 +26,6 @@ const LATER_2: u64 = LATER + SECTION;
 
 fn range(start: u64, end: u64) -> FrameRange {
     FrameRange::new(Pfn(start), Pfn(end))
-}
-
-fn late(start: u64, end: u64) -> LateMemory {
-    // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
-    #[allow(unsafe_code)]
-    unsafe {
-        LateMemory::claim(range(start, end))
-    }
 }
 
 /// Two sections of memory, and room for two more two sections behind.

@@ -11,9 +11,8 @@ use framekeeper::{
     AllocError, Balloon, Config, FrameRange, Mobility, Order, PageAllocator, Reported, Request,
 };
 use host::{Host, locks_held};
-use machine::{allocator, one_region};
+use machine::{FIRST, allocator, one_region};
 
-const FIRST: u64 = 1 << 20;
 const FRAMES: u64 = 1 << 20;
 const ONE: Request = Request::new(Order::ZERO)
     .mobility(Mobility::Movable)

@@ -5,43 +5,24 @@ mod host;
 #[path = "common/machine.rs"]
 mod machine;
 
-use std::collections::BTreeMap;
-
 use framekeeper::alloc::ZoneCounts;
 use framekeeper::node::Tuning;
 use framekeeper::{
     Config, ContigError, FrameRange, Mobility, Moved, NodeId, OnlineError, Order, PageAllocator,
-    Pages, Pfn, PhysAddr, Request, WasBad,
+    Pfn, PhysAddr, Request, WasBad,
 };
 use host::{Host, locks_held};
-use machine::{allocator, one_region};
+use machine::{FIRST, all, allocator, one_region, range, stay};
 
 const ONE: Request = Request::new(Order::ZERO)
     .mobility(Mobility::Movable)
     .ignore_watermarks();
-/// First frame of the machines here: 4 GiB, so that all memory is one zone.
-const FIRST: u64 = 1 << 20;
-
 fn machine() -> PageAllocator<Host> {
     allocator(one_region(FIRST, 1 << 15), &Config::default()).unwrap()
 }
 
-fn range(start: u64, end: u64) -> FrameRange {
-    FrameRange::new(Pfn(FIRST + start), Pfn(FIRST + end))
-}
-
-fn all(allocator: &PageAllocator<Host>) -> BTreeMap<u64, Pages<'_, Host>> {
-    std::iter::from_fn(|| allocator.try_alloc(ONE).ok())
-        .map(|pages| (pages.pfn().0, pages))
-        .collect()
-}
-
 fn counts(allocator: &PageAllocator<Host>) -> ZoneCounts {
     allocator.zone_counts().next().unwrap()
-}
-
-fn stay(_: FrameRange) -> Moved {
-    Moved::Unmovable
 }
 
 #[test]
@@ -56,7 +37,7 @@ fn a_range_offline_is_neither_managed_nor_given_and_comes_back_as_it_was() {
         assert_eq!(now.managed, before.managed - gone.frames());
         assert_eq!(now.present, before.present - gone.frames());
         assert_eq!(allocator.free_frames(), before.managed - gone.frames());
-        let held = all(&allocator);
+        let held = all(&allocator, ONE);
         assert_eq!(held.len() as u64, now.managed);
         assert!(gone.iter().all(|pfn| !held.contains_key(&pfn.0)));
         // What is offline is no memory for others either.
@@ -146,7 +127,7 @@ fn kinds_are_kept_apart_only_while_enough_is_online() {
 #[test]
 fn what_is_in_use_is_moved_away_first_by_a_hook_that_holds_no_lock() {
     let allocator = machine();
-    let mut held = all(&allocator);
+    let mut held = all(&allocator, ONE);
     held.retain(|pfn, _| pfn % 3 == 0);
     let gone = range(1000, 3001);
     let mut asked = 0;
@@ -263,6 +244,6 @@ fn a_bad_frame_in_use_keeps_its_range_online_and_a_free_one_stays_bad() {
     }
     assert_eq!(allocator.bad_frames(), 2);
     assert_eq!(allocator.free_frames(), (1 << 15) - 2);
-    let held = all(&allocator);
+    let held = all(&allocator, ONE);
     assert!(!held.contains_key(&in_use.0) && !held.contains_key(&free.0));
 }

@@ -5,34 +5,19 @@ mod host;
 #[path = "common/machine.rs"]
 mod machine;
 
-use std::collections::BTreeMap;
-
 use framekeeper::alloc::{ContigError, Moved};
 use framekeeper::zone::{MarkError, WasBad};
 use framekeeper::{
-    Config, FrameRange, Mobility, NodeId, Order, PageAllocator, Pages, Pfn, PhysAddr, Request,
+    Config, FrameRange, Mobility, NodeId, Order, PageAllocator, Pfn, PhysAddr, Request,
 };
 use host::{Host, locks_held};
-use machine::{allocator, one_region};
+use machine::{FIRST, all, allocator, one_region, range};
 
 const ONE: Request = Request::new(Order::ZERO)
     .mobility(Mobility::Movable)
     .ignore_watermarks();
-/// First frame of the machines here: 4 GiB, so that all memory is one zone.
-const FIRST: u64 = 1 << 20;
-
 fn machine() -> PageAllocator<Host> {
     allocator(one_region(FIRST, 1 << 13), &Config::default()).unwrap()
-}
-
-fn range(start: u64, end: u64) -> FrameRange {
-    FrameRange::new(Pfn(FIRST + start), Pfn(FIRST + end))
-}
-
-fn all(allocator: &PageAllocator<Host>) -> BTreeMap<u64, Pages<'_, Host>> {
-    std::iter::from_fn(|| allocator.try_alloc(ONE).ok())
-        .map(|pages| (pages.pfn().0, pages))
-        .collect()
 }
 
 #[test]
@@ -58,7 +43,7 @@ fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
     assert_eq!(allocator.bad_frames(), 4);
     assert_eq!(allocator.free_frames(), allocator.managed_frames() - 4);
     for _ in 0..2 {
-        let held = all(&allocator);
+        let held = all(&allocator, ONE);
         assert_eq!(held.len() as u64, allocator.managed_frames() - 4);
         for bad in [Pfn(FIRST + 700), inside, in_use, on_pageset] {
             assert!(!held.contains_key(&bad.0));
@@ -108,7 +93,7 @@ fn pagesets_park_again_once_the_last_bad_frame_in_use_has_come_back() {
     assert!(parks());
     assert_eq!(allocator.bad_frames(), 8);
     assert_eq!(allocator.free_frames(), allocator.managed_frames() - 8);
-    let held = all(&allocator);
+    let held = all(&allocator, ONE);
     assert!(bad.iter().all(|pfn| !held.contains_key(&pfn.0)));
 }
 
@@ -159,7 +144,7 @@ fn whatever_brings_the_last_bad_frame_back_opens_the_pagesets_at_once() {
 fn a_frame_that_is_found_bad_while_its_range_is_collected_is_not_taken() {
     // misuse 25: isolated, free and in use
     let allocator = machine();
-    let mut held = all(&allocator);
+    let mut held = all(&allocator, ONE);
     let (free, used) = (Pfn(FIRST + 1030), Pfn(FIRST + 1040));
     held.retain(|&pfn, _| pfn == used.0);
     let got = allocator.alloc_contig(range(1024, 1100), |run| {
@@ -188,7 +173,7 @@ fn a_frame_that_is_no_memory_cannot_be_marked_bad() {
 #[test]
 fn a_range_is_had_as_one_piece_once_the_kernel_has_moved_what_was_in_it() {
     let allocator = machine();
-    let mut held = all(&allocator);
+    let mut held = all(&allocator, ONE);
     held.retain(|pfn, _| pfn % 2 == 0 || *pfn >= FIRST + 4096);
     let wanted = range(1000, 3001);
     let mut calls = 0;
@@ -202,7 +187,7 @@ fn a_range_is_had_as_one_piece_once_the_kernel_has_moved_what_was_in_it() {
         .unwrap();
     assert_eq!((contig.frames(), calls), (wanted, 1001));
     allocator.check().unwrap();
-    let rest = all(&allocator);
+    let rest = all(&allocator, ONE);
     assert!(wanted.iter().all(|pfn| !rest.contains_key(&pfn.0)));
     drop((contig, held, rest));
     allocator.check().unwrap();
@@ -251,7 +236,7 @@ fn a_range_that_cannot_be_had_is_left_as_it_was() {
 fn the_second_of_two_who_collect_a_pageblock_gets_busy() {
     // misuse 24
     let allocator = machine();
-    let mut used = all(&allocator);
+    let mut used = all(&allocator, ONE);
     let mut second = None;
     let first = allocator.alloc_contig(range(512, 600), |run| {
         let other = allocator.alloc_contig(range(700, 701), |_| Moved::Tried);

@@ -5,8 +5,13 @@
     reason = "each test binary uses the part it needs"
 )]
 
-use framekeeper::boot::{BootMap, Memory};
-use framekeeper::{Config, InitError, NodeId, PageAllocator, PhysAddr, Refused};
+use std::collections::BTreeMap;
+
+use framekeeper::boot::{BootMap, LateMemory, Memory};
+use framekeeper::{
+    Config, FrameRange, InitError, Moved, NodeId, PageAllocator, Pages, Pfn, PhysAddr, Refused,
+    Request,
+};
 
 use super::host::{Host, storage};
 
@@ -32,6 +37,35 @@ pub fn memory(map: &mut BootMap) -> Memory<'_, Host> {
 /// An allocator of the map's memory.
 pub fn allocator(mut map: BootMap, config: &Config) -> Result<PageAllocator<Host>, InitError> {
     PageAllocator::new(memory(&mut map), config).map_err(Refused::into_error)
+}
+
+/// First frame of a machine whose memory is all one zone: 4 GiB.
+pub const FIRST: u64 = 1 << 20;
+
+/// A range of such a machine's frames, counted from its first.
+pub fn range(start: u64, end: u64) -> FrameRange {
+    FrameRange::new(Pfn(FIRST + start), Pfn(FIRST + end))
+}
+
+/// Memory that an instance is given later.
+pub fn late(start: u64, end: u64) -> LateMemory {
+    // SAFETY: the host's frames are numbers; nobody uses the memory behind them.
+    #[allow(unsafe_code)]
+    unsafe {
+        LateMemory::claim(FrameRange::new(Pfn(start), Pfn(end)))
+    }
+}
+
+/// All that a request can have, block by block, by first frame.
+pub fn all(allocator: &PageAllocator<Host>, request: Request) -> BTreeMap<u64, Pages<'_, Host>> {
+    std::iter::from_fn(|| allocator.try_alloc(request).ok())
+        .map(|pages| (pages.pfn().0, pages))
+        .collect()
+}
+
+/// The hook of a kernel that cannot move anything.
+pub fn stay(_: FrameRange) -> Moved {
+    Moved::Unmovable
 }
 
 /// Numbers from a 64-bit linear congruential generator.
