@@ -2,11 +2,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use framekeeper::{Order, Pfn, Request};
+use framekeeper::{Mm, Order, Pfn, Request};
 
 use crate::arch::{self, Machine};
+use crate::ipi;
+use crate::port::{self, Port};
 use crate::scenario::{self, Failure};
-use crate::{ipi, port};
 
 /// CPUs that this kernel has stacks for.
 pub const MAX_CPUS: usize = 16;
@@ -118,19 +119,12 @@ pub fn tick() {
         return;
     }
     let slot = &TICK_FRAMES[index][tick as usize % HELD];
-    match slot.swap(0, Ordering::Relaxed) {
-        0 => {}
-        held => drop(
-            mm.allocator()
-                .try_from_raw(Pfn(held), Order::ZERO)
-                .expect("given by into_raw"),
-        ),
-    }
+    give_back(mm, slot);
     if let Ok(pages) = mm.try_alloc(Request::new(Order::ZERO)) {
         TICK_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         slot.store(pages.into_raw().0, Ordering::Relaxed);
     }
-    if tick % 256 == 0 {
+    if tick.is_multiple_of(256) {
         mm.allocator().tick();
     }
 }
@@ -144,14 +138,19 @@ pub fn tick_without_frames(quiet: bool) {
 pub fn release_tick_frames(index: usize) {
     let Some(mm) = port::mm() else { return };
     for slot in &TICK_FRAMES[index] {
-        match slot.swap(0, Ordering::Relaxed) {
-            0 => {}
-            held => drop(
-                mm.allocator()
-                    .try_from_raw(Pfn(held), Order::ZERO)
-                    .expect("given by into_raw"),
-            ),
-        }
+        give_back(mm, slot);
+    }
+}
+
+/// Frees the frame that a place holds, if it does.
+fn give_back(mm: &Mm<Port>, slot: &AtomicU64) {
+    match slot.swap(0, Ordering::Relaxed) {
+        0 => {}
+        held => drop(
+            mm.allocator()
+                .try_from_raw(Pfn(held), Order::ZERO)
+                .expect("given by into_raw"),
+        ),
     }
 }
 

@@ -24,7 +24,7 @@ use console::println;
 
 /// The machine is read, this CPU runs on its boot stack; everything else is still to come.
 fn main(machine: arch::Machine) -> ! {
-    println!("framekeeper {}", core::env!("CARGO_PKG_NAME"));
+    println!("framekeeper-kernel");
     let result = run(&machine);
     match &result {
         Ok(()) => println!("framekeeper-kernel: PASS"),

@@ -1,10 +1,8 @@
 //! The port: all that this kernel gives the library so that it can work. Copy this file first.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{Barrier, CpuId, CpuIds, Mm, MmConfig, NodeId, PhysAddr, Platform};
-use spin::{Mutex, Once};
+use spin::Once;
 
 use crate::arch::{self, Machine};
 use crate::options::Options;
@@ -48,20 +46,19 @@ unsafe impl Platform for Port {
 }
 
 static MM: Once<Mm<Port>> = Once::new();
-static MAP: Mutex<BootMap> = Mutex::new(BootMap::new());
-static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The memory manager, once it runs.
 pub fn mm() -> Option<&'static Mm<Port>> {
     MM.get()
 }
 
-/// Gives the machine's memory to the library.
+/// Gives the machine's memory to the library, the first time that it is called.
 pub fn start(machine: &Machine, options: &Options) -> Result<(), Failure> {
-    if STARTED.swap(true, Ordering::Relaxed) {
-        return Err(Failure::Twice);
-    }
-    let mut map = MAP.lock();
+    MM.try_call_once(|| manage(machine, options)).map(|_| ())
+}
+
+fn manage(machine: &Machine, options: &Options) -> Result<Mm<Port>, Failure> {
+    let mut map: BootMap = BootMap::new();
     for memory in machine.usable() {
         map.add(memory.node, PhysAddr(memory.base), memory.bytes)
             .map_err(Failure::Map)?;
@@ -72,10 +69,8 @@ pub fn start(machine: &Machine, options: &Options) -> Result<(), Failure> {
     }
     let mut config = MmConfig::new(cpu::count() as u32, options.groups + 1).nodes(machine.nodes());
     config.alloc.node_of = |cpu| NodeId(cpu::node(cpu.0 as usize));
-    // SAFETY: firmware says that the memory is there and free; the kernel image and firmware's own are reserved; it is
-    // claimed once.
+    // SAFETY: firmware says that the memory is there and free; the kernel image and firmware's own are reserved; `start` comes
+    // here until an instance was made, and one that was not made used nothing.
     let memory = unsafe { Memory::<Port>::claim(&mut map) };
-    let mm = Mm::new(memory, &config).map_err(|refused| Failure::Init(refused.0))?;
-    MM.call_once(|| mm);
-    Ok(())
+    Mm::new(memory, &config).map_err(|refused| Failure::Init(refused.0))
 }

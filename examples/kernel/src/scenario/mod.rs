@@ -10,6 +10,8 @@ use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::mm::NoSuchGroup;
 use framekeeper::{AllocError, CpuId, MmInitError};
 
+use spin::Mutex;
+
 use crate::console::println;
 use crate::options::Options;
 use crate::{arch, cpu, disk, evict, port, space};
@@ -31,7 +33,6 @@ pub enum Failure {
         lost: usize,
         cpus: usize,
     },
-    Twice,
     Map(MapError),
     Init(MmInitError),
     Group(CreateError),
@@ -61,7 +62,7 @@ type Work = fn(usize);
 
 static PHASE: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
-static WORK: AtomicU64 = AtomicU64::new(0);
+static WORK: Mutex<Work> = Mutex::new(|_| ());
 /// Pages that did not hold what was written to them.
 static CORRUPT: AtomicU64 = AtomicU64::new(0);
 
@@ -106,9 +107,7 @@ pub fn work(index: usize, mut seen: u32) -> ! {
             continue;
         }
         seen = phase;
-        let work = WORK.load(Ordering::Relaxed);
-        // SAFETY: `all_cpus` stored a function of this type.
-        let work: Work = unsafe { core::mem::transmute::<usize, Work>(work as usize) };
+        let work = *WORK.lock();
         work(index);
         DONE.fetch_add(1, Ordering::Release);
     }
@@ -116,7 +115,7 @@ pub fn work(index: usize, mut seen: u32) -> ! {
 
 /// Lets every CPU do some work, and returns when all have.
 fn all_cpus(work: Work) {
-    WORK.store(work as usize as u64, Ordering::Relaxed);
+    *WORK.lock() = work;
     DONE.store(0, Ordering::Relaxed);
     PHASE.fetch_add(1, Ordering::Release);
     work(0);
@@ -209,7 +208,6 @@ impl fmt::Display for Failure {
                 f,
                 "the machine has {lost} CPUs or regions more than fit: at most {cpus} CPUs"
             ),
-            Self::Twice => f.write_str("memory was given away before"),
             Self::Map(why) => write!(f, "the memory map: {why}"),
             Self::Init(why) => write!(f, "the memory cannot be managed: {why}"),
             Self::Group(why) => write!(f, "a group cannot be made: {why}"),

@@ -52,7 +52,7 @@ extern "C" fn first_cpu(given: u64) -> ! {
     // SAFETY: memory starts at TREE_AT; nothing was written yet.
     let is_tree =
         |at: u64| unsafe { direct_map(at).cast::<u32>().read_volatile() } == TREE_MAGIC.to_be();
-    let at = if given != 0 && given % 8 == 0 && is_tree(given) {
+    let at = if given != 0 && given.is_multiple_of(8) && is_tree(given) {
         given
     } else {
         TREE_AT

@@ -16,23 +16,25 @@ pub(super) fn read(rsdp: u64, machine: &mut Machine) {
     let Some(root) = Table::described(root) else {
         return;
     };
-    for at in (36..root.0.len()).step_by(width) {
-        let address = if width == 8 {
-            root.u64(at)
-        } else {
-            root.u32(at).map(u64::from)
+    let tables = || {
+        let addresses = (36..root.0.len()).step_by(width);
+        let address = move |at| match width {
+            8 => root.u64(at),
+            _ => root.u32(at).map(u64::from),
         };
-        let Some(table) = address.and_then(Table::described) else {
-            continue;
-        };
+        addresses.filter_map(move |at| Table::described(address(at)?))
+    };
+    // Processors first: affinities are of those, and firmware may list the tables in any order.
+    for table in tables() {
         match table.bytes(0, 4) {
             Some(b"APIC") => table.entries(44, |kind, entry| processor(kind, entry, machine)),
-            Some(b"SRAT") => table.entries(48, |kind, entry| affinity(kind, entry, machine)),
             Some(b"MCFG") => machine.pci_config = table.u64(44).map(PhysAddr),
             _ => {}
         }
     }
-    // Affinities may come before the processors they are of, or after.
+    for table in tables().filter(|table| table.bytes(0, 4) == Some(b"SRAT")) {
+        table.entries(48, |kind, entry| affinity(kind, entry, machine));
+    }
 }
 
 fn processor(kind: u8, entry: Table, machine: &mut Machine) {
