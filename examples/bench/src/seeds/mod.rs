@@ -1,8 +1,10 @@
 //! Each mechanism off and on, in one binary and on one trace. [`port`] runs the crate's real code and writes its locks
 //! down, [`simulator`] says what they cost N CPUs, real threads say what they cost this machine.
 
+mod draw;
 mod hooks;
 mod port;
+mod pressure;
 mod rows;
 mod s0;
 mod s1;
@@ -26,6 +28,8 @@ pub struct Options {
     /// Only what is the same on every run.
     pub quick: bool,
     pub json: Option<String>,
+    /// A picture: SVG, or HTML if its name ends so.
+    pub svg: Option<String>,
 }
 
 /// Runs of each variant on real threads, A B B A and so on.
@@ -50,6 +54,7 @@ impl Options {
             cpus: Vec::new(),
             quick: false,
             json: None,
+            svg: None,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -57,6 +62,7 @@ impl Options {
             match arg.as_str() {
                 "--quick" => options.quick = true,
                 "--json" => options.json = Some(value()?.clone()),
+                "--svg" => options.svg = Some(value()?.clone()),
                 "--threads" => options.threads = number(value()?, 64)?,
                 "--cpus" => {
                     let list = value()?.split(',').map(|cpus| number(cpus, 256));
@@ -98,10 +104,15 @@ pub fn run(options: &Options) -> std::io::Result<()> {
         rows.0.len(),
         started.elapsed().as_secs_f64()
     );
-    options
-        .json
-        .as_ref()
-        .map_or(Ok(()), |file| std::fs::write(file, rows.json()))
+    if let Some(file) = &options.json {
+        std::fs::write(file, rows.json())?;
+    }
+    if let Some(file) = &options.svg {
+        let drawn = draw::report(file, &rows, &pressure::run())
+            .map_err(|error| std::io::Error::other(error.to_string()))?;
+        std::fs::write(file, drawn)?;
+    }
+    Ok(())
 }
 
 /// Runs variants on real threads in the order A B B A (A B C C B A), [`RUNS`] times each, and gives each run's result to `take`.

@@ -322,9 +322,14 @@ pub fn allocator<P: Platform>(frames: u64, config: &Config) -> Owned<PageAllocat
 
 /// A machine of one node and 1 GiB.
 pub fn machine<P: Platform>(config: &MmConfig) -> Owned<Mm<P>> {
+    machine_of(1 << 18, config)
+}
+
+/// A machine of one node and so many frames.
+pub fn machine_of<P: Platform>(frames: u64, config: &MmConfig) -> Owned<Mm<P>> {
     let per_cpu = config.alloc.cpus as usize * (64 << 10);
     let per_group = config.memcgs.groups as usize * (4096 + config.alloc.cpus as usize * 1024);
-    memory(1 << 18, (48 << 20) + per_cpu + per_group, |memory| {
+    memory(frames, (48 << 20) + per_cpu + per_group, |memory| {
         Mm::new(memory, config)
             .map_err(Refused::into_error)
             .expect("the metadata fits")
