@@ -5,6 +5,7 @@
 //! a refill takes no more than what is above. Of several CPUs at once each may take as much, as in Linux.
 //! Lock ranks: Pageset (tried, or one waited for at a time), Shard. Used by: the ways of a request past its pageset.
 
+use super::deferred::Arrival;
 use super::error::{AllocError, Cause, Shortage};
 use super::request::{Nodes, Reclaim};
 use super::{PageAllocator, Pages, Request};
@@ -164,12 +165,20 @@ impl<P: Platform> PageAllocator<P> {
     ) -> Result<Pages<'_, P>, AllocError> {
         self.feasible(request)?;
         let attempt = Attempt::last(request, more);
-        let pages = self.attempt(request, attempt).or_else(|| {
-            // Frames may be parked by CPUs that do not need them: no request fails while they are.
-            self.drain_for(request);
-            self.attempt(request, attempt)
-        });
-        pages.ok_or_else(|| self.shortage(request, attempt))
+        loop {
+            let arrived = self.arrived();
+            let pages = self.attempt(request, attempt).or_else(|| {
+                // Frames may be parked by CPUs that do not need them: no request fails while they are.
+                self.drain_for(request);
+                self.attempt(request, attempt)
+            });
+            // Nor while other CPUs are bringing memory.
+            match pages {
+                Some(pages) => return Ok(pages),
+                None if self.await_arrival(request, arrived) == Arrival::Came => {}
+                None => return Err(self.shortage(request, attempt)),
+            }
+        }
     }
 
     /// Asks every zone that may serve, in order.
@@ -310,7 +319,7 @@ impl<P: Platform> PageAllocator<P> {
     pub(super) fn feasible(&self, request: Request) -> Result<(), AllocError> {
         let zones = self.zones_for(request, P::cpu())?;
         let zone = |zone: u8| self.nodes.zone(zone);
-        let mut managed = zones.filter(|&index| zone(index).managed() > 0).peekable();
+        let mut managed = zones.filter(|&index| self.has_memory(index)).peekable();
         if managed.peek().is_none() {
             return Err(AllocError::NoSuchZone(request.highest()));
         }
