@@ -94,6 +94,8 @@ impl<P: Platform> Deferral<P> {
         is_online: impl Fn() -> bool,
         off: &IrqOff<P>,
     ) -> Result<(), (Option<ReleaseError>, LateMemory)> {
+        let early = left_out::<P>("deferred: the end is looked for under the queue's lock")
+            .then(|| self.is_done() || is_online());
         let mut queue = self.queue.lock(off);
         let frames = memory.frames();
         let meets = |other: &LateMemory| !other.frames().intersect(frames).is_empty();
@@ -101,7 +103,7 @@ impl<P: Platform> Deferral<P> {
             return Err((Some(ReleaseError::Released(frames.start())), memory));
         }
         // Looked at under the lock: what is queued after the last look of `finish_deferred` would wait for ever.
-        if self.is_done() || is_online() {
+        if early.unwrap_or_else(|| self.is_done() || is_online()) {
             return Err((None, memory));
         }
         queue
@@ -111,7 +113,7 @@ impl<P: Platform> Deferral<P> {
     }
 
     /// The next range that waits; with none, the end.
-    fn close(&self, off: &IrqOff<P>) -> Option<LateMemory> {
+    pub(super) fn close(&self, off: &IrqOff<P>) -> Option<LateMemory> {
         let mut queue = self.queue.lock(off);
         let next = queue.0.pop();
         if next.is_none() {
@@ -213,34 +215,41 @@ impl<P: Platform> PageAllocator<P> {
     /// [`Came`](Arrival::Came) is for another section, so as many tries come to an end.
     #[cold]
     pub(super) fn await_arrival(&self, request: Request, before: u32) -> Arrival {
+        self.arrival(request, before, MOST_TURNS)
+    }
+
+    /// [`await_arrival`](Self::await_arrival) for so many turns.
+    pub(super) fn arrival(&self, request: Request, before: u32, turns: u32) -> Arrival {
         if left_out::<P>("deferred: a request waits for what is on its way") {
             return Arrival::None;
         }
-        let own = P::cpu();
-        let mut late = Arrival::None;
-        if !self.deferral.is_done()
-            && let Ok(zones) = self.zones_for(request, own)
-        {
-            for claimant in { zones }.filter_map(|zone| self.nodes.arriving(zone, own)) {
-                late = Arrival::Late;
-                if claimant == Claimant::Own {
-                    // It goes on when whoever asks is done.
-                    continue;
+        let claimant = self.claimant(request);
+        // The CPU that asks goes on with a section of its own when it has an answer.
+        if claimant == Some(Claimant::Other) {
+            for _ in 0..turns {
+                if self.arrived() != before {
+                    break;
                 }
-                for _ in 0..MOST_TURNS {
-                    if self.arrived() != before {
-                        return Arrival::Came;
-                    }
-                    P::relax();
-                }
-                break;
+                P::relax();
             }
         }
-        // Looked at last: what was claimed no more has arrived.
-        match self.arrived() == before {
-            true => late,
-            false => Arrival::Came,
+        // Looked at last: what is claimed no more has arrived.
+        match claimant {
+            _ if self.arrived() != before => Arrival::Came,
+            Some(_) => Arrival::Late,
+            None => Arrival::None,
         }
+    }
+
+    /// Who is bringing a section of a zone that may serve the request.
+    fn claimant(&self, request: Request) -> Option<Claimant> {
+        if self.deferral.is_done() {
+            return None;
+        }
+        let own = P::cpu();
+        let zones = self.zones_for(request, own).ok()?;
+        let claimants = zones.filter_map(|zone| self.nodes.arriving(zone, own));
+        claimants.reduce(Claimant::or)
     }
 
     /// Whether the zone has memory, or will.

@@ -97,6 +97,16 @@ pub(crate) enum Claimant {
     Other,
 }
 
+impl Claimant {
+    /// Of two, the one that may be waited for.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match self {
+            Self::Own => other,
+            Self::Other => self,
+        }
+    }
+}
+
 /// What makes frames usable for the layers above before anybody gets them.
 pub(crate) trait Prepare: Sync + core::fmt::Debug {
     /// Readies what is kept for the frames of one section.
@@ -271,8 +281,13 @@ impl<P: Platform> Nodes<P> {
     /// The zone's next waiting section, claimed for the caller.
     pub(crate) fn claim_section(&self, zone: u8) -> Option<&'static Section> {
         let entry = &self.zones[usize::from(zone)];
-        // A hint: claims are never given back, so what was passed need not be looked at again.
-        let from = entry.next_section.load(Ordering::Relaxed);
+        // A hint: claims are never given back, so what was passed need not be looked at again. Acquire pairs with the Release
+        // below: whoever passes a section by sees its claim, and may wait for it.
+        let seen = match left_out::<P>("sections: who passes one by sees its claim") {
+            true => Ordering::Relaxed,
+            false => Ordering::Acquire,
+        };
+        let from = entry.next_section.load(seen);
         let sections = self.sections.deferred.iter().enumerate();
         let found = sections.skip(from as usize).find(|(_, section)| {
             section.stage() == Stage::Waiting
@@ -280,7 +295,7 @@ impl<P: Platform> Nodes<P> {
                 && section.claim::<P>(Stage::Waiting)
         });
         let next = found.map_or(self.sections.deferred.len(), |(i, _)| i + 1);
-        entry.next_section.fetch_max(next as u32, Ordering::Relaxed);
+        entry.next_section.fetch_max(next as u32, Ordering::Release);
         found.map(|(_, section)| section)
     }
 
@@ -309,10 +324,7 @@ impl<P: Platform> Nodes<P> {
             let claimant = section.claimed(own)?;
             of_zone(&section).then_some(claimant)
         });
-        claimed.reduce(|a, b| match a {
-            Claimant::Own => b,
-            Claimant::Other => a,
-        })
+        claimed.reduce(Claimant::or)
     }
 
     /// Brings the deferred frames of a claimed section online. Returns how many; `ready` is told each run before.
@@ -327,6 +339,9 @@ impl<P: Platform> Nodes<P> {
                 let zone = self.zone(run.zone);
                 frames += zone.online_lines(free, &IrqOff::new());
             }
+        }
+        if left_out::<P>("sections: counted as arrived before the claim ends") {
+            section.settle(Stage::Online);
         }
         // Release pairs with the Acquire of `arrived`. Before the claim ends: who sees no claim any more sees this.
         self.sections.arrived.fetch_add(1, Ordering::Release);
