@@ -207,7 +207,7 @@ impl<P: Platform> PageAllocator<P> {
         self.recompute();
     }
 
-    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all
+    /// Recomputes watermarks, reserves, drift thresholds and pageset limits. Call it after every change of managed memory, once for all
     /// zones, without a lock. Returns how many pagesets got new limits. Until deferred initialisation is finished, watermarks and
     /// reserves stay zero: the sum that they are shares of is not known yet.
     pub(crate) fn recompute(&self) -> u32 {
@@ -226,6 +226,14 @@ impl<P: Platform> PageAllocator<P> {
         if self.deferral.is_done() {
             self.nodes.recompute(&self.config.tuning);
         }
+        self.nodes.renew_drift(&off);
+    }
+
+    /// The part of [`recompute`](Self::recompute) that is about how far counts may lag.
+    fn renew_drift(&self) {
+        let off = IrqOff::new();
+        let _turn = self.turn.lock(&off);
+        self.nodes.renew_drift(&off);
     }
 
     /// Recomputes the limits of one zone's pagesets. Returns how many got new ones.

@@ -136,10 +136,19 @@ fn the_cheap_count_is_never_further_off_than_its_drift() {
     assert_eq!(zone.shards(), 8);
     let off = IrqOff::new();
     let mut out = vec![0; 200];
-    for home in (0..8).cycle().take(500) {
-        zone.take_blocks(Order::ZERO, Mobility::Movable, home, &mut out, &off);
-        assert!(zone.free_frames().abs_diff(zone.free_frames_exact()) <= zone.drift());
+    let mut least = 0;
+    // Also when the threshold falls and rises meanwhile.
+    for threshold in [256, 1000, 125, 0, 700] {
+        zone.set_drift_threshold(threshold, &off);
+        assert_eq!(zone.drift(), 8 * threshold);
+        for home in (0..8).cycle().take(500) {
+            let lag = zone.free_frames().abs_diff(zone.free_frames_exact());
+            assert!(lag <= zone.drift(), "{lag} at {threshold}");
+            least = least.max(lag);
+            zone.take_blocks(Order::ZERO, Mobility::Movable, home, &mut out, &off);
+        }
     }
+    assert!(least > 125, "it did lag");
     // Near the mark the exact count decides.
     assert_eq!(zone.free_near(zone.free_frames()), zone.free_frames_exact());
     zone.check().unwrap();
