@@ -97,11 +97,20 @@ impl Attempt {
         more: u64,
     ) -> bool {
         let zone = &entry.zone;
-        let mark = self.floor.mark(zone);
+        let (mark, reserve) = self.kept(entry, request);
         let free = zone.free_frames_exact();
         let most = free.saturating_add(more).min(zone.managed());
-        let reserve = entry.reserve(request.highest());
         zone.suffices(request.order(), mark, reserve, self.access, most)
+    }
+
+    /// How many frames of a zone it must leave: its mark, and what is reserved from requests like this one.
+    #[inline]
+    fn kept<P: Platform>(self, entry: &NodeZone<P>, request: Request) -> (u64, u64) {
+        let reserve = match self.floor {
+            Floor::Nothing => 0,
+            Floor::Level(_) | Floor::PlainMin => entry.reserve(request.highest()),
+        };
+        (self.floor.mark(&entry.zone), reserve)
     }
 
     /// Whether it goes further than an ordinary request may.
@@ -357,11 +366,10 @@ impl<P: Platform> PageAllocator<P> {
         };
         let (zone, order) = (&entry.zone, request.order());
         let (free, min) = (zone.free_frames_exact(), zone.levels().min);
-        let mark = attempt.floor.mark(zone);
-        let (level, reserve) = match attempt.floor {
-            Floor::Level(level) => (level, entry.reserve(request.highest())),
-            Floor::PlainMin => (Level::Min, entry.reserve(request.highest())),
-            Floor::Nothing => (Level::Min, 0),
+        let (mark, reserve) = attempt.kept(entry, request);
+        let level = match attempt.floor {
+            Floor::Level(level) => level,
+            Floor::PlainMin | Floor::Nothing => Level::Min,
         };
         // As many single frames would do.
         let singles = free.saturating_sub(order.frames() - 1);

@@ -310,7 +310,10 @@ impl<'a, P: Platform> Rounds<'a, '_, P> {
     fn could_suffice(&self) -> bool {
         let (request, nodes) = (self.request, &self.allocator.nodes);
         let reclaimable = self.relief.reclaimable(&self.need);
-        let attempt = Attempt::min(request, self.access);
+        let attempt = match request.ignores_watermarks() {
+            true => Attempt::unlimited(request),
+            false => Attempt::min(request, self.access),
+        };
         let Ok(mut zones) = self.allocator.zones_for(request, P::cpu()) else {
             return false;
         };

@@ -117,9 +117,7 @@ impl<P: Platform> Nodes<P> {
     pub(crate) fn recompute(&self, tuning: &Tuning) {
         for zone in self.zones {
             let levels = self.fresh_levels(zone, tuning);
-            // The formulas keep the order, and the minimum within the zone. It may have shrunk since: then whoever took
-            // memory from it recomputes next.
-            let _ = zone.zone.set_levels(levels);
+            zone.zone.store_levels(levels);
             zone.zone
                 .regroup(zone.zone.managed().saturating_sub(levels.high));
             for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {

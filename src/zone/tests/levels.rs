@@ -48,8 +48,9 @@ fn a_request_needs_strictly_more_than_the_mark_and_a_block_of_its_order() {
     assert!(!zone.suffices(order(1), 100, 0, Access::empty(), zone.free_frames_exact()));
 }
 
+/// misuse 60.
 #[test]
-fn levels_out_of_order_are_refused_and_change_nothing() {
+fn levels_out_of_order_or_above_the_zone_are_refused_and_change_nothing() {
     let zone = online(0, 8192, 1);
     let good = Levels {
         min: 1,
@@ -63,6 +64,10 @@ fn levels_out_of_order_are_refused_and_change_nothing() {
         Levels { high: 1, ..good },
         Levels { promo: 2, ..good },
         Levels {
+            promo: 8193,
+            ..good
+        },
+        Levels {
             min: 9000,
             low: 9000,
             high: 9000,
@@ -72,6 +77,14 @@ fn levels_out_of_order_are_refused_and_change_nothing() {
         assert_eq!(zone.set_levels(bad).unwrap_err().levels, bad);
         assert_eq!(zone.levels(), good);
     }
+    let all = Levels {
+        min: 8192,
+        low: 8192,
+        high: 8192,
+        promo: 8192,
+    };
+    zone.set_levels(all).unwrap();
+    assert_eq!(zone.levels(), all);
 }
 
 #[test]
