@@ -1,19 +1,22 @@
 //! Groups that frames are charged to.
 //!
 //! Owns: [`Memcgs`]: the tree of groups (tree.rs), their counters and limits (counter.rs, charge.rs), the frames that CPUs
-//! keep in stock (stock.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
+//! keep in stock (stock.rs), bytes of objects that share frames (bytes.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
 //! Invariants: a group's counter is the number of frames charged to it or to a group below it, and of those in stock for
 //! them, at rest exactly. The root is not counted: its usage is the machine's. A frame is charged through exactly one owner slot.
 //! Lock ranks: `MemcgTree`, `MemcgStock`. Charges wait for no lock unless a limit is met: they pin the epoch, so that a group's
 //! end waits for them.
 //! Used by: lru (which lruvec a frame belongs to), mm (charge and uncharge), reclaim (walks).
 
+mod bytes;
 mod charge;
 #[cfg(all(test, not(loom)))]
 mod charge_tests;
 mod counter;
 mod events;
 mod iter;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod moving;
 mod owner;
 mod protection;

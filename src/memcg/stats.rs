@@ -254,6 +254,9 @@ fn advance(sum: &AtomicU32, pushed: &AtomicU32) -> i64 {
     let mut before = pushed.load(Ordering::Relaxed);
     loop {
         let now = sum.load(Ordering::Relaxed);
+        if now == before {
+            return 0;
+        }
         match pushed.compare_exchange_weak(before, now, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return i64::from(now.wrapping_sub(before) as i32),
             Err(other) => before = other,

@@ -7,6 +7,7 @@
 
 mod account;
 mod batches;
+mod bytes;
 mod check;
 mod config;
 mod cpus;
@@ -43,6 +44,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use account::StateChange;
 pub use batches::BatchesOff;
+pub use bytes::ByteCharge;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
 pub(crate) use efforts::Effort;
