@@ -158,9 +158,9 @@ impl Stock {
 mod tests {
     use super::*;
 
+    /// B18.
     #[test]
     fn a_group_keeps_one_entry_even_when_an_empty_one_stands_before_it() {
-        // B18
         let mut stock = Stock::default();
         for group in 1..=7 {
             assert_eq!(stock.refill(group, 10), None);
