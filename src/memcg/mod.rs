@@ -88,6 +88,8 @@ pub(crate) struct Memcgs<P: Platform> {
     owners: Owners,
     /// By lruvec: the owner slot that new charges name. Written while the group is created.
     current: &'static [AtomicU32],
+    /// By lruvec: moves of charges out of its place that are under way. A move may outlive its group.
+    moving: &'static [AtomicU32],
     stocks: PerCpu<Lock<Stock, P>>,
     stats: Stats<P>,
     /// Groups whose limit was set below their usage and has not been met since: meanwhile nothing goes into a stock.
@@ -138,6 +140,7 @@ impl<P: Platform> Memcgs<P> {
             tree: Lock::new(Tree::new(limits.groups, cursors)),
             owners: Owners::build(bump, limits.owners)?,
             current: bump.slots(lruvecs as usize, |_| AtomicU32::new(u32::MAX))?,
+            moving: bump.slots(lruvecs as usize, |_| AtomicU32::new(0))?,
             stocks: bump.per_cpu(cpus, || Lock::new(Stock::default()))?,
             stats: Stats::build(bump, lruvecs, cpus)?,
             squeezed: AtomicU32::new(0),

@@ -109,23 +109,32 @@ impl Owners {
     /// As [`resolve`](Self::resolve), and whether the group that was charged still lives.
     #[inline]
     pub(crate) fn standing(&self, owner: OwnerIndex) -> Option<Standing> {
-        let mut standing: fn(LruVecIndex) -> Standing = Standing::Living;
-        let mut owner = owner;
-        // Each step goes to a slot of an ancestor; the bound only stops a damaged slot.
-        for _ in 0..self.slots.len() {
-            // Acquire pairs with the Release of `forward`: the lists were spliced before.
-            match self
-                .slots
+        match self.target_of(owner)? {
+            target if target & FORWARD == 0 => Some(Standing::Living(target)),
+            target => self.heir(target).map(Standing::Inherited),
+        }
+    }
+
+    /// What a slot stands for. Acquire pairs with the Release of `forward`: the lists were spliced before.
+    #[inline]
+    fn target_of(&self, owner: OwnerIndex) -> Option<u32> {
+        Some(
+            self.slots
                 .get(owner as usize)?
                 .target
-                .load(Ordering::Acquire)
-            {
+                .load(Ordering::Acquire),
+        )
+    }
+
+    /// Where a forwarding `target` leads in the end.
+    fn heir(&self, target: u32) -> Option<LruVecIndex> {
+        let mut target = target;
+        // Each step goes to a slot of an ancestor; the bound only stops a damaged slot.
+        for _ in 0..self.slots.len() {
+            match target {
                 FREE => return None,
-                target if target & FORWARD != 0 => {
-                    standing = Standing::Inherited;
-                    owner = target & !FORWARD;
-                }
-                lruvec => return Some(standing(lruvec)),
+                forward if forward & FORWARD != 0 => target = self.target_of(forward & !FORWARD)?,
+                lruvec => return Some(lruvec),
             }
         }
         None
