@@ -91,7 +91,7 @@ pub(super) struct Stats<P: Platform> {
     /// By CPU, then by lruvec. The last CPU stands for all ids out of range; its counts are updated atomically.
     counts: &'static [Counts],
     shared: &'static [Shared],
-    platform: PhantomData<P>,
+    platform: PhantomData<fn() -> P>,
 }
 
 impl<P: Platform> Stats<P> {

@@ -25,6 +25,7 @@ mod objects;
 mod release;
 mod reown;
 mod scanners;
+mod shadow_nodes;
 mod split;
 mod stat;
 
@@ -56,6 +57,7 @@ pub(crate) use migrate::Frozen;
 pub use moves::LruError;
 pub use moving::{MoveError, Moving};
 pub(crate) use scanners::{Scan, Scanners};
+pub use shadow_nodes::{ShadowIndex, ShadowNodes, TakenOut};
 pub use split::{Split, SplitError, SplitIsolated};
 pub use stat::LruStat;
 
