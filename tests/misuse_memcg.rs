@@ -11,8 +11,8 @@ use framekeeper::memcg::{CreateError, Event, ProtectError, Protection, Shield};
 use framekeeper::mm::{MoveError, NoSuchGroup};
 use framekeeper::report::{MemoryEvents, MemoryStat, NumaStat};
 use framekeeper::{
-    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Rank, Refused,
-    Request, StateChange,
+    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PageState, Rank,
+    Refused, Request, StateChange,
 };
 use host::{Host, locks_taken, run_as};
 use kernel::{build, fault, machine};
@@ -324,11 +324,15 @@ fn the_stat_files_print_what_linux_prints() {
     folio.account(PageState::MAPPED, StateChange::Enter);
     folio.account(PageState::KERNEL[0], StateChange::Enter);
     folio.mark_dirty();
+    // An object of a group that ended is its parent's.
+    let brief = mm.create_memcg(group).unwrap();
+    let object = mm.try_charge_bytes(brief, NodeId(0), 5000).unwrap();
+    mm.remove_memcg(brief).unwrap();
     let stat = MemoryStat::of(&mm, group).unwrap();
     assert_eq!(stat.state(PageState::KERNEL[0]), 1);
     assert_eq!(
         stat.to_string(),
-        "anon 0\nfile 4096\nfile_mapped 4096\nfile_dirty 4096\nfile_writeback 0\ninactive_anon 0\nactive_anon 0\n\
+        "anon 0\nfile 4096\nkernel 8192\nfile_mapped 4096\nfile_dirty 4096\nfile_writeback 0\ninactive_anon 0\nactive_anon 0\n\
          inactive_file 4096\nactive_file 0\nunevictable 0\n"
     );
     assert_eq!(MemoryStat::of(&mm, MemcgId::ROOT).unwrap(), stat);
@@ -336,6 +340,13 @@ fn the_stat_files_print_what_linux_prints() {
         NumaStat(&mm, group).to_string().lines().nth(2),
         Some("file_mapped N0=4096 N1=0")
     );
+    assert_eq!(
+        MemoryStat::on_node(&mm, group, NodeId(1)).unwrap().objects,
+        0
+    );
+    drop(object);
+    mm.drain_memcg_cpu(CpuId(0));
+    assert_eq!(MemoryStat::of(&mm, MemcgId::ROOT).unwrap().objects, 0);
     drop(folio);
     mm.remove_memcg(group).unwrap();
     assert_eq!(NumaStat(&mm, group).to_string(), "");

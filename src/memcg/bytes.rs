@@ -11,7 +11,7 @@
 
 use super::charge::Destination;
 use super::stock::LooseBytes;
-use super::{Force, MemcgId, Memcgs, OwnerIndex, Refusal};
+use super::{Force, MemcgId, Memcgs, OwnerIndex, Refusal, Slot};
 use crate::addr::NodeId;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering::SeqCst;
@@ -56,6 +56,23 @@ impl<P: Platform> Memcgs<P> {
     /// Frames charged for bytes through `owner`, for `check()`.
     pub(crate) fn byte_frames(&self, owner: OwnerIndex) -> u64 {
         self.owners.byte_frames(owner)
+    }
+
+    /// Frames charged for bytes of objects of the group in `root` and those below it, on a node.
+    pub(crate) fn tree_byte_frames(&self, root: Slot, node: u32) -> u64 {
+        // Pinned: no other group gets the place that an owner slot resolves to.
+        let _pin = self.epoch.pin();
+        let owners = self.owners.in_use().map(|(owner, _)| owner);
+        owners
+            .map(|owner| (owner, self.owners.byte_frames(owner)))
+            .filter(|&(owner, frames)| {
+                let lruvec = (frames > 0).then(|| self.owners.resolve(owner)).flatten();
+                lruvec.is_some_and(|lruvec| {
+                    lruvec % self.nodes == node && self.is_at_or_below(self.slot_of(lruvec), root)
+                })
+            })
+            .map(|(_, frames)| frames)
+            .sum()
     }
 
     /// Takes `bytes` that are charged already, from this CPU's stock and what is parked at the slot.
