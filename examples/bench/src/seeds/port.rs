@@ -262,11 +262,21 @@ pub fn allocator<P: Platform>(frames: u64, config: &Config) -> PageAllocator<P> 
 
 /// A machine of one node and 1 GiB.
 pub fn machine<P: Platform>(config: &MmConfig) -> Mm<P> {
+    machine_of(1 << 18, config)
+}
+
+/// A machine of one node and so many frames.
+pub fn machine_of<P: Platform>(frames: u64, config: &MmConfig) -> Mm<P> {
+    let per_frame = frames as usize * 40;
     let per_cpu = config.alloc.cpus as usize * (64 << 10);
     let per_group = config.memcgs.groups as usize * (4096 + config.alloc.cpus as usize * 1024);
-    memory(1 << 18, (48 << 20) + per_cpu + per_group, |memory| {
-        Mm::new(memory, config)
-            .map_err(Refused::into_error)
-            .expect("the metadata fits")
-    })
+    memory(
+        frames,
+        (38 << 20) + per_frame + per_cpu + per_group,
+        |memory| {
+            Mm::new(memory, config)
+                .map_err(Refused::into_error)
+                .expect("the metadata fits")
+        },
+    )
 }
