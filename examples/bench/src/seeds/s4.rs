@@ -6,14 +6,17 @@
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use framekeeper::sync::CachePadded;
-use framekeeper::{Folio, MemcgId, Mm, MmConfig, PageState, Platform, Rank, Refused, StateChange};
+use framekeeper::{
+    Backing, Folio, MemcgId, Mm, MmConfig, PageState, Platform, Rank, Refused, StateChange,
+};
 
-use super::port::{self, ONE, Owned, Real, Sim, machine, record, taken};
+use super::port::{self, ONE, Owned, Real, Sim, machine, machine_of, record, taken};
 use super::rows::{At, Rows};
 use super::simulator::{COSTS, Program, Step, simulate, steps};
-use super::{Options, abba, on_threads};
+use super::{Options, RUNS, abba, on_threads};
 use crate::clock::Random;
 
 const SEED: &str = "s4";
@@ -107,6 +110,40 @@ pub fn run(options: &Options, rows: &mut Rows) {
     }
     if !options.quick {
         timed(rows);
+        ends(rows);
+    }
+}
+
+/// How long a group takes to end, by the number of pages charged to it and listed. The group at the end of a chain has them all;
+/// it ends, then the one above, which has inherited them, and so on.
+fn ends(rows: &mut Rows) {
+    for pages in [1_000, 1_000_000] {
+        let mm = machine_of::<Real>(pages as u64 + 10_000, &MmConfig::new(2, RUNS as u32));
+        let mut chain = vec![MemcgId::ROOT];
+        for _ in 0..RUNS {
+            let above = chain[chain.len() - 1];
+            chain.push(mm.create_memcg(above).expect("there is room"));
+        }
+        let charged = self::pages(&mm, chain[RUNS], pages);
+        for page in &charged {
+            page.add_to_lru(Backing::File).expect("new");
+        }
+        mm.drain_lru();
+        let end = |&group: &MemcgId| {
+            let began = Instant::now();
+            mm.remove_memcg(group).expect("it has no children");
+            began.elapsed().as_nanos() as f64
+        };
+        let ns = chain[1..].iter().rev().map(end).collect();
+        assert_eq!(charged[0].memcg(), Some(MemcgId::ROOT));
+        let at = At {
+            seed: SEED,
+            case: &format!("a group with {pages} pages ends"),
+            variant: "after",
+            cpus: 0,
+            threads: 1,
+        };
+        rows.runs(at, "ns_per_op", ns);
     }
 }
 
