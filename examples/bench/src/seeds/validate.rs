@@ -18,7 +18,7 @@ use framekeeper::{Rank, RawLock};
 use super::port::{self, TryLock};
 use super::rows::{At, Rows, Runs};
 use super::simulator::{Costs, Program, Step, simulate};
-use super::{Options, RUNS, on_threads};
+use super::{Options, RUNS, abba, on_threads};
 use crate::clock::{Random, median};
 
 const SEED: &str = "sim";
@@ -35,7 +35,7 @@ const POINTS: [(u64, u64); 9] = [
     (100, 100),
 ];
 /// Holds of each thread in one run.
-const HOLDS: u32 = 20_000;
+const HOLDS: u32 = 5_000;
 
 /// Work of which each step needs the one before, and the first needs `x`.
 fn work(mut x: u64, steps: u64) {
@@ -166,9 +166,9 @@ pub fn run(options: &Options, rows: &mut Rows) {
         let steps = |ns: u64| (ns as f64 / machine.step) as u64;
         let mut found = Runs::default();
         let mut contended = Vec::new();
-        for _ in 0..RUNS {
+        let run = |_| {
             let guarded = Guarded::new();
-            let (ms, locks) = on_threads(2, |cpu| {
+            on_threads(2, |cpu| {
                 let mut random = random()[cpu as usize].clone();
                 port::counted(Rank::LruVec);
                 for _ in 0..HOLDS {
@@ -176,11 +176,13 @@ pub fn run(options: &Options, rows: &mut Rows) {
                     guarded.hold(steps(hold));
                 }
                 port::counted(Rank::LruVec)
-            });
+            })
+        };
+        abba(1, run, |_, (ms, locks)| {
             let waits: u64 = locks.iter().map(|lock| lock.1).sum();
             contended.push(waits as f64 / f64::from(HOLDS * 2) * 1000.0);
             found.push(ms, u64::from(HOLDS) * 2, &locks);
-        }
+        });
         let at = At::new(SEED, &case, "control");
         rows.threads(at.threads(2), found);
         let costs = Costs {
