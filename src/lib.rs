@@ -84,8 +84,9 @@ pub use list_lru::ListLru;
 pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
 pub use memcg::{CreateError, MemcgId, PageState, RemoveError};
 pub use mm::{
-    BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
-    MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated, StateChange,
+    BatchesOff, ByteCharge, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm,
+    MmConfig, MmInitError, NoSuchGroup, ShadowIndex, ShadowNodes, Split, SplitError, SplitIsolated,
+    StateChange, TakenOut,
 };
 pub use node::{CpuError, StartCpus};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};

@@ -1,19 +1,22 @@
 //! Groups that frames are charged to.
 //!
 //! Owns: [`Memcgs`]: the tree of groups (tree.rs), their counters and limits (counter.rs, charge.rs), the frames that CPUs
-//! keep in stock (stock.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
+//! keep in stock (stock.rs), bytes of objects that share frames (bytes.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
 //! Invariants: a group's counter is the number of frames charged to it or to a group below it, and of those in stock for
 //! them, at rest exactly. The root is not counted: its usage is the machine's. A frame is charged through exactly one owner slot.
 //! Lock ranks: `MemcgTree`, `MemcgStock`. Charges wait for no lock unless a limit is met: they pin the epoch, so that a group's
 //! end waits for them.
 //! Used by: lru (which lruvec a frame belongs to), mm (charge and uncharge), reclaim (walks).
 
+mod bytes;
 mod charge;
 #[cfg(all(test, not(loom)))]
 mod charge_tests;
 mod counter;
 mod events;
 mod iter;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod moving;
 mod owner;
 mod protection;
@@ -85,6 +88,8 @@ pub(crate) struct Memcgs<P: Platform> {
     owners: Owners,
     /// By lruvec: the owner slot that new charges name. Written while the group is created.
     current: &'static [AtomicU32],
+    /// By lruvec: moves of charges out of its place that are under way. A move may outlive its group.
+    moving: &'static [AtomicU32],
     stocks: PerCpu<Lock<Stock, P>>,
     stats: Stats<P>,
     /// Groups whose limit was set below their usage and has not been met since: meanwhile nothing goes into a stock.
@@ -135,6 +140,7 @@ impl<P: Platform> Memcgs<P> {
             tree: Lock::new(Tree::new(limits.groups, cursors)),
             owners: Owners::build(bump, limits.owners)?,
             current: bump.slots(lruvecs as usize, |_| AtomicU32::new(u32::MAX))?,
+            moving: bump.slots(lruvecs as usize, |_| AtomicU32::new(0))?,
             stocks: bump.per_cpu(cpus, || Lock::new(Stock::default()))?,
             stats: Stats::build(bump, lruvecs, cpus)?,
             squeezed: AtomicU32::new(0),

@@ -9,6 +9,7 @@ use super::stats::{Delta, PageState};
 use super::{LruVecIndex, MemcgId, Memcgs, ROOT, Slot};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering;
+use crate::sync::twin::left_out;
 
 impl<P: Platform> Memcgs<P> {
     /// Counts `frames` into a state of a lruvec, or with a negative number, out of it. The caller is pinned.
@@ -43,11 +44,7 @@ impl<P: Platform> Memcgs<P> {
         self.id_of(id.slot).filter(|&living| living == id)?;
         let mut at = Some(id);
         while let Some(group) = at {
-            // A group that is still there keeps its place until its counts are pushed; one that is not has pushed them.
-            self.while_still(group, || {
-                (0..self.nodes)
-                    .for_each(|node| self.flush_lruvec(self.lruvec_of(group.slot, node)));
-            });
+            self.flush_group(group);
             at = self.next_in_subtree(id, group, off);
         }
         Some(())
@@ -64,6 +61,16 @@ impl<P: Platform> Memcgs<P> {
                 .add_local(self.lruvec_of(parent, node), Delta { state, frames });
         }
         charged
+    }
+
+    /// Pushes what CPUs have counted for a living group. One that ends pushes it itself: whoever does it meanwhile may add
+    /// to its counts after these were given to the parent.
+    fn flush_group(&self, group: MemcgId) {
+        // Pinned: seen alive, its end waits.
+        let _pin = (!left_out::<P>("states: the pin of a flush")).then(|| self.pin());
+        if self.is_live(group) || left_out::<P>("states: a flush of the living only") {
+            (0..self.nodes).for_each(|node| self.flush_lruvec(self.lruvec_of(group.slot, node)));
+        }
     }
 
     fn flush_lruvec(&self, lruvec: LruVecIndex) {

@@ -86,10 +86,12 @@ pub(super) struct Delta {
 #[derive(Debug)]
 pub(super) struct Stats<P: Platform> {
     lruvecs: usize,
+    /// The index that stands for all ids out of range: the number of CPUs.
+    others: usize,
     /// By CPU, then by lruvec. The last CPU stands for all ids out of range; its counts are updated atomically.
     counts: &'static [Counts],
     shared: &'static [Shared],
-    platform: PhantomData<P>,
+    platform: PhantomData<fn() -> P>,
 }
 
 impl<P: Platform> Stats<P> {
@@ -98,6 +100,7 @@ impl<P: Platform> Stats<P> {
         let counts = lruvecs.saturating_mul(cpus as usize + 1);
         Ok(Self {
             lruvecs,
+            others: cpus as usize,
             counts: bump.slots(counts, |_| Counts::default())?,
             shared: bump.slots(lruvecs, |_| Shared::default())?,
             platform: PhantomData,
@@ -228,7 +231,7 @@ impl<P: Platform> Stats<P> {
         if lruvec >= self.lruvecs {
             return None;
         }
-        let others = self.counts.len() / self.lruvecs - 1;
+        let others = self.others;
         let cpu = (off.cpu().0 as usize).min(others);
         let counts = self.counts.get(cpu * self.lruvecs + lruvec)?;
         Some((counts, P::CPU_IDS == CpuIds::Exclusive && cpu != others))
@@ -254,6 +257,9 @@ fn advance(sum: &AtomicU32, pushed: &AtomicU32) -> i64 {
     let mut before = pushed.load(Ordering::Relaxed);
     loop {
         let now = sum.load(Ordering::Relaxed);
+        if now == before {
+            return 0;
+        }
         match pushed.compare_exchange_weak(before, now, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return i64::from(now.wrapping_sub(before) as i32),
             Err(other) => before = other,

@@ -42,8 +42,6 @@ pub(super) struct Group {
     life: AtomicU64,
     pub(super) counter: PageCounter,
     pub(super) events: Events,
-    /// Moves of charges out of this place that are under way. Not reset: a move may outlive its group.
-    pub(super) moving: AtomicU32,
     /// Steps from the root. Written before the group is published.
     depth: AtomicU32,
     // Links; written under the tree lock, `parent` before the group is published.
@@ -136,7 +134,6 @@ impl Group {
             life: AtomicU64::new(pack(0, if root { Life::Live } else { Life::Free })),
             counter: PageCounter::new(),
             events: Events::default(),
-            moving: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             parent: AtomicU32::new(NONE),
             first_child: AtomicU32::new(NONE),

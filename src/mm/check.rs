@@ -199,12 +199,16 @@ impl<P: Platform> Mm<P> {
 
     fn check_usage(&self) -> Result<(), MmFault> {
         for (memcg, stated) in self.memcgs.usages() {
-            let counted = self.charged_frames(|owner| {
+            let here = |owner| {
                 self.memcgs.owners().resolve(owner).is_some_and(|lruvec| {
                     self.memcgs
                         .is_at_or_below(self.memcgs.slot_of(lruvec), memcg)
                 })
-            });
+            };
+            let owners = self.memcgs.owners().in_use().map(|(owner, _)| owner);
+            let for_bytes = owners.filter(|&owner| here(owner));
+            let for_bytes: u64 = for_bytes.map(|owner| self.memcgs.byte_frames(owner)).sum();
+            let counted = self.charged_frames(here) + for_bytes;
             if counted != stated {
                 return Err(MmFault::Usage {
                     memcg,
@@ -254,7 +258,8 @@ impl<P: Platform> Mm<P> {
         let groups = (0..self.lru.count())
             .filter(|&lruvec| self.memcgs.id_of(self.memcgs.slot_of(lruvec)).is_some());
         for (owner, _) in self.memcgs.owners().in_use() {
-            let frames = self.charged_frames(|named| named == owner);
+            let frames =
+                self.charged_frames(|named| named == owner) + self.memcgs.byte_frames(owner);
             let forwards = self
                 .memcgs
                 .owners()

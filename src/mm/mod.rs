@@ -7,6 +7,7 @@
 
 mod account;
 mod batches;
+mod bytes;
 mod check;
 mod config;
 mod cpus;
@@ -24,6 +25,7 @@ mod objects;
 mod release;
 mod reown;
 mod scanners;
+mod shadow_nodes;
 mod split;
 mod stat;
 
@@ -43,6 +45,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use account::StateChange;
 pub use batches::BatchesOff;
+pub use bytes::ByteCharge;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
 pub(crate) use efforts::Effort;
@@ -54,6 +57,7 @@ pub(crate) use migrate::Frozen;
 pub use moves::LruError;
 pub use moving::{MoveError, Moving};
 pub(crate) use scanners::{Scan, Scanners};
+pub use shadow_nodes::{ShadowIndex, ShadowNodes, TakenOut};
 pub use split::{Split, SplitError, SplitIsolated};
 pub use stat::LruStat;
 
