@@ -26,8 +26,8 @@ use limits::Marks;
 pub use limits::Tuning;
 use plan::Piece;
 pub use plan::ZoneLimits;
+pub(crate) use sections::{Claimant, NotReserved, Prepare, Section, Stage, section_frames};
 use sections::{NEVER, Sections};
-pub(crate) use sections::{NotReserved, Prepare, Section, Stage, section_frames};
 use zonelist::{NodeOrders, NodeSet};
 
 /// Node ids are below this.

@@ -13,7 +13,7 @@ use framekeeper::{
     Backing, Folio, MemcgId, Mm, MmConfig, PageState, Platform, Rank, Refused, StateChange,
 };
 
-use super::port::{self, ONE, Real, Sim, machine, machine_of, record, taken};
+use super::port::{self, ONE, Owned, Real, Sim, machine, machine_of, record, taken};
 use super::rows::{At, Rows};
 use super::simulator::{COSTS, Program, Step, simulate, steps};
 use super::{Options, RUNS, abba, on_threads};
@@ -27,7 +27,7 @@ const CHUNK: usize = 2 * PAGES / 100;
 /// Mapping a page, beside its accounting.
 const MAP_NS: u64 = 150;
 
-fn build<P: Platform>(cpus: u32) -> (Mm<P>, [MemcgId; 3]) {
+fn build<P: Platform>(cpus: u32) -> (Owned<Mm<P>>, [MemcgId; 3]) {
     let mm = machine(&MmConfig::new(cpus, 8));
     let make = |parent| mm.create_memcg(parent).expect("there is room");
     let top = make(MemcgId::ROOT);
@@ -205,16 +205,8 @@ fn simulated(cpus: u32, rows: &mut Rows) {
         let always = (*moving == Moving::Always).then(|| mm.begin_move(ids[0], ids[1]));
         let outcome = simulate(cpus, &COSTS, &mut mappers);
         drop(always);
-        let rank = Rank::LruVec as usize;
-        let at = At {
-            seed: SEED,
-            case: "each CPU maps pages of one group",
-            variant,
-            cpus,
-            threads: 0,
-        };
-        let contended = outcome.contended[rank] as f64 / (200 * cpus) as f64 * 1000.0;
-        rows.add(at, "contended_per_1000", contended);
+        let at = At::new(SEED, "each CPU maps pages of one group", variant).cpus(cpus);
+        rows.simulated(at, Rank::LruVec, u64::from(200 * cpus), &outcome);
     }
 }
 
@@ -259,7 +251,7 @@ fn timed(rows: &mut Rows) {
             (case, ms * 1e6 / (40 * PAGES) as f64)
         })
     };
-    abba(run, |_, times| {
+    abba(2, run, |_, times| {
         for (case, time) in times {
             ns[case].push(time);
         }
