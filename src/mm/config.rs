@@ -11,7 +11,7 @@ use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
 use crate::list_lru::ListLrus;
 use crate::lru::{BatchSize, Lru, Sizes};
-use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
+use crate::memcg::{GroupMemory, MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
@@ -55,6 +55,7 @@ impl MmConfig {
                 groups,
                 depth: 16,
                 owners: groups.saturating_mul(2),
+                memory: GroupMemory::Carved,
             },
             list_lrus: 4,
             shrinkers: 16,

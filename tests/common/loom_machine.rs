@@ -14,7 +14,7 @@ use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{Bump, Storage};
 use crate::frame::{Flags, FrameNo, FrameTable};
 use crate::lru::{BatchSize, Lru, Sizes, View};
-use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs};
+use crate::memcg::{Force, GroupMemory, MemcgId, MemcgLimits, Memcgs};
 use crate::platform::{IrqOff, Platform};
 
 /// What `carve` makes of storage that is exactly large enough.
@@ -33,6 +33,7 @@ pub(crate) fn memcgs<P: Platform>(bump: &mut Bump<'_>, groups: u32) -> Memcgs<P>
         groups,
         depth: 1,
         owners: groups,
+        memory: GroupMemory::Carved,
     };
     Memcgs::build(bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits"))
 }
