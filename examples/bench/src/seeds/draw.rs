@@ -237,7 +237,7 @@ fn scaling(curve: &Curve, rows: &Rows) -> Result<Option<String>, Box<dyn Error>>
             .margin(10)
             .caption(curve.title, font(TITLE, INK))
             .x_label_area_size(36)
-            .y_label_area_size(48)
+            .y_label_area_size(58)
             .build_cartesian_2d(-0.2..last + 0.2, 0.0..most * 1.08)?;
         chart
             .configure_mesh()
@@ -316,7 +316,7 @@ fn bars(rows: &Rows) -> Result<Option<String>, Box<dyn Error>> {
         let root = SVGBackend::with_string(&mut out, (WIDTH, HEIGHT)).into_drawing_area();
         let mut chart = ChartBuilder::on(&root)
             .margin(10)
-            .caption("Time on 2 threads, median and range", font(TITLE, INK))
+            .caption("Time on threads, median and range", font(TITLE, INK))
             .x_label_area_size(20)
             .y_label_area_size(48)
             .build_cartesian_2d(0.0..bars.len() as f64, 0.0..most * 1.05)?;
@@ -427,7 +427,7 @@ fn lists(picture: &Picture) -> Drawn {
             ))?;
             if let Some(&(x, y)) = points.get(picture.written / 2 + picture.written) {
                 let style = font(TEXT, colour);
-                chart.draw_series([Text::new(name, (x, y + most as f64 * 0.1), style)])?;
+                chart.draw_series([Text::new(name, (x, y + most as f64 * 0.14), style)])?;
             }
         }
         chart.draw_series(LineSeries::new(

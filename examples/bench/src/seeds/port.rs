@@ -330,13 +330,10 @@ pub fn machine_of<P: Platform>(frames: u64, config: &MmConfig) -> Owned<Mm<P>> {
     let per_frame = frames as usize * 40;
     let per_cpu = config.alloc.cpus as usize * (64 << 10);
     let per_group = config.memcgs.groups as usize * (4096 + config.alloc.cpus as usize * 1024);
-    memory(
-        frames,
-        (38 << 20) + per_frame + per_cpu + per_group,
-        |memory| {
-            Mm::new(memory, config)
-                .map_err(Refused::into_error)
-                .expect("the metadata fits")
-        },
-    )
+    let storage = (38 << 20) + per_frame + per_cpu + per_group;
+    memory(frames, storage, |memory| {
+        Mm::new(memory, config)
+            .map_err(Refused::into_error)
+            .expect("the metadata fits")
+    })
 }
