@@ -81,7 +81,7 @@ pub use alloc::{
 pub use boot::{BootMap, LateMemory, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
-pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
+pub use lru::{Backing, BatchSize, ListKind, Moves, Policy, Refault, Shadow, Swap};
 pub use memcg::{CreateError, MemcgId, PageState, RemoveError};
 pub use mm::{
     BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,

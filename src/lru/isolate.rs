@@ -7,13 +7,12 @@
 //! reference, so that another last put sees that it must unlink.
 //! Lock ranks: takes `LruVec`, one at a time, at most [`SCAN`] frames a hold. Used by: mm (handles), reclaim.
 
-use core::ops::AddAssign;
-
 use arrayvec::ArrayVec;
 
 use super::in_hand::{Hands, Tally};
 use super::lock::Locked;
 use super::lruvec::End;
+use super::policy::ListNo;
 use super::{ListKind, View};
 use crate::addr::ZoneKind;
 use crate::frame::{Flags, FrameList, FrameNo, Put, Record, Settled, State, Unlinked};
@@ -37,6 +36,8 @@ pub(crate) struct Tail {
     pub(crate) isolated: Scanned,
     /// Entries looked at.
     pub(crate) scanned: u32,
+    /// Of these, isolated ones in active use.
+    active: u32,
     /// Entries passed over since their zone is too high.
     pub(crate) skipped: u32,
 }
@@ -73,7 +74,8 @@ impl<P: Platform> View<'_, P> {
         state
     }
 
-    /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a list, whose zones are `highest` or below it.
+    /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a kind's lists, the oldest list first, whose zones are
+    /// `highest` or below it. The policy may take active frames for inactive ones, if those are next.
     pub(crate) fn isolate_tail(
         self,
         lruvec: LruVecIndex,
@@ -87,16 +89,43 @@ impl<P: Platform> View<'_, P> {
         let Some(mut held) = self.lock_index(lruvec, off) else {
             return tail;
         };
+        let want = want.min(SCAN as u32);
+        for list in held.lruvec.candidates(kind) {
+            self.isolate_from(list, want, highest, &mut held, &mut tail, &mut taken);
+            if tail.scanned == want {
+                break;
+            }
+        }
+        let moves = &mut held.lruvec.moves;
+        let refilled = match kind {
+            ListKind::InactiveAnon | ListKind::InactiveFile => tail.active,
+            ListKind::ActiveAnon | ListKind::ActiveFile => tail.scanned,
+        };
+        moves.refilled += u64::from(refilled);
+        moves.scanned += u64::from(tail.scanned - refilled);
+        tail
+    }
+
+    /// The same from one list, until `want` were looked at in all.
+    fn isolate_from(
+        self,
+        list: ListNo,
+        want: u32,
+        highest: ZoneKind,
+        held: &mut Locked<'_, P>,
+        tail: &mut Tail,
+        taken: &mut Tally<'_, P>,
+    ) {
         let mut aside = FrameList::default();
-        let budget = want.min(SCAN as u32).min(held.lruvec.list(kind).len());
-        while tail.scanned < budget
-            && let Some(frame) = held.lruvec.list(kind).back()
+        let mut budget = (want - tail.scanned).min(held.lruvec.list(list).len());
+        while budget > 0
+            && let Some(frame) = held.lruvec.list(list).back()
         {
             let record = self.frames.record(frame);
             let state = record.state();
             if state.zone() > highest as usize && tail.skipped < MOST_SKIPPED {
                 // Still counted on the list, to which it returns under this hold.
-                let list = held.lruvec.list_mut(kind);
+                let list = held.lruvec.list_mut(list);
                 if list.remove(self.frames, frame, record) == Unlinked::Damaged {
                     break;
                 }
@@ -104,24 +133,19 @@ impl<P: Platform> View<'_, P> {
                 tail.skipped += 1;
                 continue;
             }
+            budget -= 1;
             tail.scanned += 1;
             if record.win_with_reference().is_some() {
-                self.unlink_won(&mut held, (frame, record), &mut taken);
+                let state = self.unlink_won(held, (frame, record), taken);
+                tail.active += u32::from(state.flags().contains(Flags::ACTIVE));
                 tail.isolated.push(frame);
-            } else if held.lruvec.rotate(self.frames, (frame, record), kind) == Unlinked::Damaged {
+            } else if held.lruvec.rotate(self.frames, (frame, record), list) == Unlinked::Damaged {
                 break;
             }
         }
         held.lruvec
-            .list_mut(kind)
+            .list_mut(list)
             .splice_front(self.frames, &mut aside);
-        let moves = &mut held.lruvec.moves;
-        match kind {
-            ListKind::InactiveAnon | ListKind::InactiveFile => &mut moves.scanned,
-            ListKind::ActiveAnon | ListKind::ActiveFile => &mut moves.refilled,
-        }
-        .add_assign(u64::from(tail.scanned));
-        tail
     }
 
     /// Isolates frames that are next to each other, from `next` to before `end`, until [`SCAN`] were looked at. Moves `next`

@@ -108,6 +108,8 @@ impl<P: Platform> View<'_, P> {
                     dead.push(frame);
                     continue;
                 }
+                // What a policy noted of an earlier folio in this frame.
+                record.set_note(0);
             } else if held.is_none() && plan(kind, record.flags()).is_none() {
                 late.push(frame); // not worth a lock
                 continue;
@@ -147,8 +149,8 @@ impl<P: Platform> View<'_, P> {
         loop {
             let state = record.state();
             let flags = flags_on_list(state.flags());
-            if flags.contains(Flags::UNEVICTABLE) && !state.flags().contains(Flags::UNEVICTABLE) {
-                record.set_mlocks(0);
+            if (flags ^ state.flags()).contains(Flags::UNEVICTABLE) {
+                record.set_note(0);
             }
             let written = state.flags().contains(Flags::ROTATE);
             let end = if written && !flags.intersects(Flags::DIRTY | Flags::ACTIVE) {

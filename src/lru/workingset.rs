@@ -162,23 +162,6 @@ pub enum Swap {
     Full,
 }
 
-/// Base frames that a folio of `backing` competes with: those that would have had to go for it to stay. `sizes` by
-/// [`ListKind`].
-pub(crate) fn workingset_size(backing: Backing, swap: Swap, sizes: &[u64; ListKind::COUNT]) -> u64 {
-    let size = |kind: ListKind| sizes[kind as usize];
-    let mut total = size(ListKind::ActiveFile);
-    if backing == Backing::Anon {
-        total += size(ListKind::InactiveFile);
-    }
-    if swap == Swap::Left {
-        total += size(ListKind::ActiveAnon);
-        if backing == Backing::File {
-            total += size(ListKind::InactiveAnon);
-        }
-    }
-    total
-}
-
 /// What a folio's shadow said when it was faulted in again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refault {
@@ -253,10 +236,19 @@ impl<P: Platform> View<'_, P> {
         let sizes = ListKind::ALL.map(|kind| held.lruvec.frames(kind));
         drop(held);
         let distance = layout.distance(self.age_of(evicting), memory);
-        match distance <= workingset_size(backing, swap, &sizes) {
+        match distance <= self.lru.policy.reach(backing, swap, &sizes) {
             false => Refault::Old,
             true if memory.workingset => Refault::Workingset,
             true => Refault::Recent,
+        }
+    }
+
+    /// Counts folios of an lruvec that were looked at as active and found unused: [`Moves::scanned`](super::Moves).
+    pub(crate) fn count_lapsed(self, lruvec: LruVecIndex, folios: u64, off: &IrqOff<P>) {
+        if folios > 0
+            && let Some(mut held) = self.lock_index(lruvec, off)
+        {
+            held.lruvec.moves.scanned += folios;
         }
     }
 
@@ -336,20 +328,6 @@ mod tests {
         let memory = layout.unpack(layout.pack(GROUP, NodeId(0), then, false));
         assert_eq!(layout.distance(then + 25, memory), 25);
         assert_eq!(layout.distance(then, memory), 0);
-    }
-
-    #[test]
-    fn a_folio_competes_with_the_lists_that_its_backing_and_the_swap_leave() {
-        // Inactive anon 1, active anon 20, inactive file 300, active file 4000.
-        let sizes = [1, 20, 300, 4000];
-        for (backing, swap, size) in [
-            (Backing::File, Swap::Full, 4000),
-            (Backing::Anon, Swap::Full, 4300),
-            (Backing::File, Swap::Left, 4021),
-            (Backing::Anon, Swap::Left, 4320),
-        ] {
-            assert_eq!(workingset_size(backing, swap, &sizes), size);
-        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
 use crate::list_lru::ListLrus;
-use crate::lru::{BatchSize, Lru, Sizes};
+use crate::lru::{BatchSize, Lru, Policy, Sizes};
 use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
@@ -30,6 +30,8 @@ pub struct MmConfig {
     pub shrinkers: u32,
     /// How many folios wait in a CPU's batch of LRU moves.
     pub lru_batch: BatchSize,
+    /// Which folios go first.
+    pub policy: Policy,
     /// How much reclaim prefers anonymous folios over file folios that cost the same: 0 hardly takes any, 100 makes no
     /// difference, 200 takes no file folios. More counts as 200.
     pub swappiness: u8,
@@ -59,6 +61,7 @@ impl MmConfig {
             list_lrus: 4,
             shrinkers: 16,
             lru_batch: BatchSize::default(),
+            policy: Policy::default(),
             swappiness: SWAPPINESS,
         }
     }
@@ -110,6 +113,7 @@ impl<P: Platform> Mm<P> {
             cpus,
             frames: alloc.span().frames(),
             batch: config.lru_batch,
+            policy: config.policy,
         };
         let lru = Lru::build(bump, &sizes)?;
         let shrinkers = Shrinkers::build(bump, config.shrinkers, limits.groups * nodes)?;

@@ -34,7 +34,7 @@ use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::{Memory, Refused};
 use crate::frame::FrameTable;
 use crate::list_lru::{self, ListLrus};
-use crate::lru::{Lru, View};
+use crate::lru::{Lru, Policy, View};
 use crate::memcg::Memcgs;
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
@@ -143,6 +143,12 @@ impl<P: Platform> Mm<P> {
 
     pub(crate) fn swappiness(&self) -> u64 {
         self.swappiness.into()
+    }
+
+    /// Which folios go first, as configured.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.lru.policy
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use crate::addr::NodeId;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::{Backing, Refault, Shadow};
 use crate::memcg::MemcgId;
-use crate::mm::{Folio, FolioView, LruError, Mm};
+use crate::mm::{Folio, LruError, Mm};
 use crate::platform::IrqOff;
 
 impl<P: Evict> Mm<P> {
@@ -25,13 +25,6 @@ impl<P: Evict> Mm<P> {
             word: folio.word(),
             backing: folio.backing(),
             shadow: self.view().shadow(root, node, frames, workingset),
-        }
-    }
-
-    /// Ages a folio's lruvec by an activation.
-    pub(super) fn age_by(&self, folio: &FolioView<'_, P>) {
-        if let Some(lruvec) = folio.lruvec() {
-            self.view().age(lruvec, folio.order().frames());
         }
     }
 }
@@ -54,7 +47,7 @@ impl<P: Evict> Folio<'_, P> {
         };
         self.add_with(backing, flags)?;
         if refault != Refault::Old {
-            mm.age_by(self);
+            self.count_activation();
         }
         if refault == Refault::Workingset
             && let Some(lruvec) = self.lruvec()

@@ -139,24 +139,30 @@ impl<P: Evict> Mm<P> {
         for part in parts {
             // Once for the list, not for each 32: it takes the lock of every group above.
             let (written, stayed, off) = (part.tally.written, part.tally.stayed, IrqOff::new());
-            self.view()
-                .add_cost(lruvec.index, part.backing, written, stayed, &off);
+            let view = self.view();
+            view.add_cost(lruvec.index, part.backing, written, stayed, &off);
+            view.count_lapsed(lruvec.index, part.tally.lapsed, &off);
         }
     }
 
-    /// What is to be looked at of each backing. Makes active folios inactive where those are few.
+    /// What is to be looked at of each backing. Makes active folios inactive where those are few, if the policy has that done by
+    /// scans.
     fn parts(&self, lruvec: LruVecOf, protected: Protected, progress: &mut Progress) -> [Part; 2] {
         let (sizes, costs) = self.sizes(lruvec.index, progress.highest);
-        let longest = sizes.into_iter().max().unwrap_or(0);
-        progress.longest = progress.longest.max(longest);
-        let size = |kind: ListKind| sizes[kind as usize];
+        let inactive = |backing| sizes[ListKind::inactive(backing) as usize];
+        let active = |backing| sizes[ListKind::active(backing) as usize];
+        let by_scan = self.policy().deactivates();
+        for backing in [Backing::Anon, Backing::File] {
+            let (inactive, active) = (inactive(backing), active(backing));
+            let longest = match by_scan {
+                true => inactive.max(active),
+                false => inactive + active,
+            };
+            progress.longest = progress.longest.max(longest);
+        }
         let deactivates = |backing| {
             progress.pass >= Pass::Deactivate
-                || inactive_is_low(
-                    size(ListKind::inactive(backing)),
-                    size(ListKind::active(backing)),
-                    P::PAGE_SHIFT,
-                )
+                || inactive_is_low(inactive(backing), active(backing), P::PAGE_SHIFT)
         };
         let balance = Balance {
             swap: if progress.spares_anon {
@@ -176,15 +182,16 @@ impl<P: Evict> Mm<P> {
                 let frames = frames_to_scan(size, protected, progress.priority, ending);
                 split.part(frames, backing, ending)
             };
-            let mut inactive = size(ListKind::inactive(backing));
-            if inactive + size(ListKind::active(backing)) > 0 && deactivates(backing) {
+            let (mut reach, active) = (inactive(backing), active(backing));
+            if !by_scan {
+                reach += active;
+            } else if reach + active > 0 && deactivates(backing) {
                 // What was deactivated counts: or the last folios of a list would be out of a round's reach.
-                let want = part(size(ListKind::active(backing)));
-                inactive += self.shrink_active(lruvec, backing, want, progress);
+                reach += self.shrink_active(lruvec, backing, part(active), progress);
             }
             Part {
                 backing,
-                left: part(inactive),
+                left: part(reach),
                 tally: Tally::default(),
             }
         })
@@ -243,8 +250,10 @@ impl<P: Evict> Mm<P> {
     }
 
     fn keep_active<'m>(&self, folio: Isolated<'m, P>, kept: &mut InHand<'m, P>) {
-        folio.record().set(Flags::ACTIVE);
-        self.age_by(&folio);
+        if !folio.record().flags().contains(Flags::ACTIVE) {
+            folio.record().set(Flags::ACTIVE);
+            folio.count_activation();
+        }
         kept.push(folio);
     }
 

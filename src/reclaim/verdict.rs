@@ -9,7 +9,7 @@ use core::mem;
 
 use super::evict::{Evict, Release, Unmap, WriteOut};
 use crate::frame::{Flags, FrameNo};
-use crate::lru::Backing;
+use crate::lru::{Backing, Use};
 use crate::memcg::PageState;
 use crate::mm::{Isolated, StateChange};
 
@@ -41,6 +41,8 @@ pub(super) struct Tally {
     pub(super) written: u64,
     /// Base frames looked at in vain.
     pub(super) stayed: u64,
+    /// Folios that were in active use and are not used now.
+    pub(super) lapsed: u64,
 }
 
 /// References that an isolated folio has when nothing else uses it.
@@ -61,21 +63,16 @@ pub(super) fn judge<'m, P: Evict>(
         record.set(Flags::RECLAIM);
         return Verdict::Activate(folio);
     }
-    // A use of the mappings counts with the mark that an earlier use left: the first keeps the folio once (second
-    // chance), a second one, or use through two mappings, makes it active.
-    let mappings = P::referenced(&folio);
-    let marked = record.clear(Flags::REFERENCED).contains(Flags::REFERENCED);
-    if mappings > 0 {
-        record.set(Flags::REFERENCED);
-        return if marked || mappings > 1 {
-            Verdict::Activate(folio)
-        } else {
-            Verdict::Keep(folio)
-        };
+    let lapses = record.flags().contains(Flags::ACTIVE);
+    let used = folio.mm().policy().accessed(record, P::referenced(&folio));
+    match used {
+        Use::Active => return Verdict::Activate(folio),
+        Use::Once => return Verdict::Keep(folio),
+        Use::Marked | Use::None => tally.lapsed += u64::from(lapses),
     }
     // Only marked: used through a descriptor since the last look. A file's clean frame is easily had again.
     let file = folio.backing() == Backing::File;
-    if marked && file && folio.is_dirty() {
+    if used == Use::Marked && file && folio.is_dirty() {
         return Verdict::Keep(folio);
     }
     if P::unmap(&folio) == Unmap::Busy {
