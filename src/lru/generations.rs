@@ -96,6 +96,20 @@ impl Rules for Generations {
         }
     }
 
+    #[inline]
+    fn sizes(&self, frames: impl Fn(ListNo) -> u64) -> [u64; ListKind::COUNT] {
+        let sum = |ring, steps: core::ops::Range<usize>| -> u64 {
+            steps.map(|steps| frames(self.list(ring, steps))).sum()
+        };
+        let [old, young] = [OLD_END..SECOND_YOUNGEST, SECOND_YOUNGEST..COUNT];
+        [
+            sum(0, old.clone()),
+            sum(0, young.clone()),
+            sum(1, old),
+            sum(1, young),
+        ]
+    }
+
     /// All of the backing's.
     fn candidates(&self, kind: ListKind) -> ListNos {
         match kind {

@@ -12,7 +12,7 @@ extern crate std;
 
 use super::batch::{Move, Switch};
 use super::drain::Share;
-use super::{ListKind, Policy, View};
+use super::{End, ListKind, Policy, View};
 use crate::addr::{CpuId, Order};
 use crate::frame::{Flags, FrameNo, Put};
 use crate::loom_host::{LoomLock, model_platform, run_as};
@@ -142,7 +142,7 @@ fn without_the_second_look_a_frame_returns_to_a_dead_list() {
         assert!(view.isolate(frame, off));
         let stale = view.lruvec_of(frame).unwrap();
         let mut held = view.lock_index(stale, off).unwrap();
-        view.link_new(&mut held, (frame, view.frames.record(frame)));
+        view.link_new(&mut held, (frame, view.frames.record(frame)), End::Head);
     });
 }
 

@@ -54,19 +54,27 @@ pub struct Moves {
     pub stranded: u64,
     /// Faulted in again soon after reclaim took them, so they became active at once.
     pub refault_activated: u64,
-    /// Folios that reclaim looked at which were inactive, or, where generations come to their turn, found unused (`pgscan`).
+    /// Folios that reclaim looked at, but for those that the next line counts (`pgscan`).
     pub scanned: u64,
-    /// Folios in active use that reclaim looked at (`pgrefill`).
+    /// Folios of active lists that reclaim looked at; with generations, those that had been in active use and still were
+    /// (`pgrefill`).
     pub refilled: u64,
 }
 
 /// An end of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     /// The newest.
     Head,
     /// The oldest: reclaim looks there first.
     Tail,
+}
+
+impl List {
+    #[inline]
+    fn frames(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
 }
 
 impl Ranked for LruVec {
@@ -85,21 +93,16 @@ impl LruVec {
         }
     }
 
-    /// Base frames on the lists of a kind.
-    pub(crate) fn frames(&self, kind: ListKind) -> u64 {
-        self.frames_up_to(kind, ZoneKind::Movable)
+    /// Base frames on the lists of each kind.
+    pub(crate) fn sizes(&self) -> [u64; ListKind::COUNT] {
+        self.policy.sizes(|list| self.lists[list].frames())
     }
 
-    /// Base frames on the lists of a kind whose zone is `highest` or below it.
-    pub(crate) fn frames_up_to(&self, kind: ListKind, highest: ZoneKind) -> u64 {
-        let lists = self.policy.lists_of(kind).into_iter();
-        lists
-            .map(|list| {
-                self.lists[list].sizes[..=highest as usize]
-                    .iter()
-                    .sum::<u64>()
-            })
-            .sum()
+    /// Base frames on the lists of each kind whose zone is `highest` or below it.
+    pub(crate) fn sizes_up_to(&self, highest: ZoneKind) -> [u64; ListKind::COUNT] {
+        let zones = ..=highest as usize;
+        self.policy
+            .sizes(|list| self.lists[list].sizes[zones].iter().sum())
     }
 
     /// Base frames on a list, by zone.
@@ -124,8 +127,7 @@ impl LruVec {
             ListKind::InactiveFile | ListKind::ActiveFile => Backing::File,
         };
         let lists = &self.lists;
-        self.policy
-            .age(backing, |list| lists[list].sizes.iter().sum());
+        self.policy.age(backing, |list| lists[list].frames());
         self.policy.candidates(kind)
     }
 
@@ -299,8 +301,9 @@ mod tests {
             child.costs.file = many;
             parent.splice(&frames, &mut child);
             for kind in ListKind::ALL {
-                assert_eq!((parent.frames(kind), child.frames(kind)), (many + 7, 0));
-                assert_eq!(parent.frames_up_to(kind, ZoneKind::Dma), many + 7);
+                let [own, gone] = [&parent, &child].map(|lruvec| lruvec.sizes()[kind as usize]);
+                assert_eq!((own, gone), (many + 7, 0));
+                assert_eq!(parent.sizes_up_to(ZoneKind::Dma)[kind as usize], many + 7);
             }
             assert_eq!((parent.unevictable(), child.unevictable()), (many, 0));
             assert_eq!((parent.moves.activated, parent.costs.file), (many, many));

@@ -61,7 +61,7 @@ impl<P: Platform> View<'_, P> {
             };
             let settled = match mlock {
                 Mlock::New => {
-                    let settled = self.link_new(held, (frame, record));
+                    let settled = self.link_new(held, (frame, record), End::Head);
                     let locked = Flags::UNEVICTABLE | Flags::MLOCKED;
                     if record.flags().contains(locked) {
                         record.set_note(1);

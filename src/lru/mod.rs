@@ -37,6 +37,7 @@ pub(crate) use drain::Share;
 use in_hand::InHand;
 pub use in_hand::{Reach, most_isolated};
 pub(crate) use isolate::{SCAN, Scanned};
+pub(crate) use lruvec::End;
 use lruvec::LruVec;
 pub use lruvec::Moves;
 pub(crate) use mlock::Mlock;

@@ -126,7 +126,7 @@ impl<P: Platform> View<'_, P> {
                 }
             };
             let settled = match kind {
-                Move::Add => self.link_new(held, (frame, record)),
+                Move::Add => self.link_new(held, (frame, record), End::Head),
                 kind => self.relink(held, (frame, record), kind),
             };
             match settled {
@@ -138,13 +138,14 @@ impl<P: Platform> View<'_, P> {
         others
     }
 
-    /// Links a frame that is on no list, where its flags say, and drops the caller's reference. `Last` if nobody else had
-    /// one: the frame is on no list.
+    /// Links a frame that is on no list, where its flags say, at the given end unless it was written meanwhile, and drops the
+    /// caller's reference. `Last` if nobody else had one: the frame is on no list.
     #[inline]
     pub(crate) fn link_new(
         self,
         held: &mut Locked<'_, P>,
         (frame, record): (FrameNo, &Record),
+        at: End,
     ) -> Settled {
         loop {
             let state = record.state();
@@ -156,7 +157,7 @@ impl<P: Platform> View<'_, P> {
             let end = if written && !flags.intersects(Flags::DIRTY | Flags::ACTIVE) {
                 End::Tail
             } else {
-                End::Head
+                at
             };
             held.lruvec
                 .insert(self.frames, (frame, record), state, flags, end);

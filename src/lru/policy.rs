@@ -59,8 +59,11 @@ pub(super) trait Rules {
     /// Remove: the list that a linked frame with these flags is on.
     fn list_of(&self, record: &Record, flags: Flags) -> ListNo;
 
-    /// Sizes: the lists that count as of this kind, the oldest first. Each list is of one kind.
+    /// The lists that count as of this kind, the oldest first. Each list is of one kind.
     fn lists_of(&self, kind: ListKind) -> ListNos;
+
+    /// Sizes: the sum of each kind's lists, by [`ListKind`], if `frames` are those of a list.
+    fn sizes(&self, frames: impl Fn(ListNo) -> u64) -> [u64; ListKind::COUNT];
 
     /// Isolate: the lists that reclaim takes frames from when it asks for this kind, in this order.
     fn candidates(&self, kind: ListKind) -> ListNos;
@@ -112,6 +115,14 @@ impl State {
         match self {
             Self::TwoLists(rules) => rules.lists_of(kind),
             Self::Generations(rules) => rules.lists_of(kind),
+        }
+    }
+
+    #[inline]
+    pub(super) fn sizes(&self, frames: impl Fn(ListNo) -> u64) -> [u64; ListKind::COUNT] {
+        match self {
+            Self::TwoLists(rules) => rules.sizes(frames),
+            Self::Generations(rules) => rules.sizes(frames),
         }
     }
 

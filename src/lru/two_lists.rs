@@ -30,6 +30,11 @@ impl Rules for TwoLists {
         ListNos::from_iter([kind as ListNo])
     }
 
+    #[inline]
+    fn sizes(&self, frames: impl Fn(ListNo) -> u64) -> [u64; ListKind::COUNT] {
+        ListKind::ALL.map(|kind| frames(kind as ListNo))
+    }
+
     fn candidates(&self, kind: ListKind) -> ListNos {
         self.lists_of(kind)
     }

@@ -6,8 +6,9 @@
 //! Decisions are pure functions of ages and sizes (reclaim.md 3.8).
 //! Lock ranks: none; ages are lone atomics, costs are guarded by their lruvec's lock. Used by: mm, reclaim.
 
-use super::{Backing, ListKind, View};
+use super::{Backing, View};
 use crate::addr::NodeId;
+use crate::frame::Flags;
 use crate::memcg::{LruVecIndex, MemcgId, Slot};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -200,16 +201,11 @@ impl<P: Platform> View<'_, P> {
         age.map_or(0, |age| age.load(Relaxed))
     }
 
-    /// What is to be remembered of a folio of `frames` base frames that reclaim of the group takes.
-    pub(crate) fn shadow(self, id: MemcgId, node: NodeId, frames: u64, workingset: bool) -> Shadow {
-        let lruvec = self.memcgs.lruvec_of(id.slot, u32::from(node.0));
-        // Read before this eviction's own step.
-        let shadow = self
-            .lru
-            .layout
-            .pack(id, node, self.age_of(lruvec), workingset);
-        self.age(lruvec, frames);
-        shadow
+    /// What is to be remembered of a folio that goes when the lruvec of the group whose reclaim takes it is `age` old. The
+    /// caller [ages](Self::age) that lruvec by what goes.
+    pub(crate) fn shadow(self, id: MemcgId, node: NodeId, age: u64, flags: Flags) -> Shadow {
+        let workingset = flags.contains(Flags::WORKINGSET);
+        self.lru.layout.pack(id, node, age, workingset)
     }
 
     /// Whether a folio of `backing` that left this shadow went too early.
@@ -233,7 +229,7 @@ impl<P: Platform> View<'_, P> {
         let Some(held) = self.lock_index(evicting, off) else {
             return Refault::Old;
         };
-        let sizes = ListKind::ALL.map(|kind| held.lruvec.frames(kind));
+        let sizes = held.lruvec.sizes();
         drop(held);
         let distance = layout.distance(self.age_of(evicting), memory);
         match distance <= self.lru.policy.reach(backing, swap, &sizes) {
@@ -243,12 +239,19 @@ impl<P: Platform> View<'_, P> {
         }
     }
 
-    /// Counts folios of an lruvec that were looked at as active and found unused: [`Moves::scanned`](super::Moves).
-    pub(crate) fn count_lapsed(self, lruvec: LruVecIndex, folios: u64, off: &IrqOff<P>) {
-        if folios > 0
+    /// Counts folios of an lruvec that reclaim looked at: [`Moves::scanned`](super::Moves), and `refilled`.
+    pub(crate) fn count_looks(
+        self,
+        lruvec: LruVecIndex,
+        scanned: u64,
+        refilled: u64,
+        off: &IrqOff<P>,
+    ) {
+        if scanned + refilled > 0
             && let Some(mut held) = self.lock_index(lruvec, off)
         {
-            held.lruvec.moves.scanned += folios;
+            held.lruvec.moves.scanned += scanned;
+            held.lruvec.moves.refilled += refilled;
         }
     }
 
@@ -269,8 +272,7 @@ impl<P: Platform> View<'_, P> {
         let (mut slot, node) = (self.memcgs.slot_of(lruvec), lruvec % nodes);
         for _ in 0..self.lru.count() {
             if let Some(mut held) = self.lock_index(self.memcgs.lruvec_of(slot, node), off) {
-                let frames = ListKind::ALL.map(|kind| held.lruvec.frames(kind));
-                let frames = frames.iter().sum();
+                let frames = held.lruvec.sizes().iter().sum();
                 held.lruvec.costs.add(backing, written, stayed, frames);
             }
             match self.memcgs.parent_of(slot) {

@@ -213,6 +213,12 @@ impl<P: Platform> Memcgs<P> {
         Some(counter.usage().saturating_sub(self.stocked(id.slot)))
     }
 
+    /// Frames charged to whoever has a slot, or below it, those in stock included.
+    pub(crate) fn charged(&self, slot: Slot) -> u64 {
+        let group = self.groups.get(slot as usize);
+        group.map_or(0, |group| group.counter.usage())
+    }
+
     /// The group's limit in frames, `u64::MAX` if it has none; `None` for a stale id.
     pub(crate) fn max(&self, id: MemcgId) -> Option<u64> {
         Some(self.live(id)?.counter.max())

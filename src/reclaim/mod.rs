@@ -11,6 +11,7 @@ mod balance;
 mod compact;
 mod entry;
 mod evict;
+mod hand;
 mod objects;
 mod refault;
 mod relief;

@@ -41,8 +41,10 @@ pub(super) struct Tally {
     pub(super) written: u64,
     /// Base frames looked at in vain.
     pub(super) stayed: u64,
-    /// Folios that were in active use and are not used now.
-    pub(super) lapsed: u64,
+    /// Folios looked at, but for those of the next line.
+    pub(super) scanned: u64,
+    /// Folios in active use that were looked at, and found used.
+    pub(super) refilled: u64,
 }
 
 /// References that an isolated folio has when nothing else uses it.
@@ -56,19 +58,25 @@ pub(super) fn judge<'m, P: Evict>(
 ) -> Verdict<'m, P> {
     let record = folio.record();
     if record.flags().intersects(Flags::LOCKED) {
+        tally.scanned += 1;
         return Verdict::Keep(folio); // putting it back makes it unevictable
     }
     if folio.is_writeback() {
         // Out of reclaim's way until it is written; then it moves to the old end.
         record.set(Flags::RECLAIM);
+        tally.scanned += 1;
         return Verdict::Activate(folio);
     }
-    let lapses = record.flags().contains(Flags::ACTIVE);
+    let active = record.flags().contains(Flags::ACTIVE);
     let used = folio.mm().policy().accessed(record, P::referenced(&folio));
+    // Active ones come where generations have their turn. Those that are found in use are what a scan of active lists keeps.
+    let in_use = matches!(used, Use::Active | Use::Once);
+    tally.refilled += u64::from(active && in_use);
+    tally.scanned += u64::from(!(active && in_use));
     match used {
         Use::Active => return Verdict::Activate(folio),
         Use::Once => return Verdict::Keep(folio),
-        Use::Marked | Use::None => tally.lapsed += u64::from(lapses),
+        Use::Marked | Use::None => {}
     }
     // Only marked: used through a descriptor since the last look. A file's clean frame is easily had again.
     let file = folio.backing() == Backing::File;

@@ -15,6 +15,9 @@ use crate::platform::IrqOff;
 /// The priority at which a round starts: a 4096th of each list (`DEF_PRIORITY`).
 pub(super) const FIRST_PRIORITY: u32 = 12;
 
+/// Folios that are looked at to find one that may go, where some are in use.
+const LOOKS: u64 = 4;
+
 /// What a pass does to those that earlier ones spared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 pub(super) enum Pass {
@@ -44,7 +47,7 @@ impl<P: Evict> Mm<P> {
     }
 
     fn scan_at_rising_priority(&self, progress: &mut Progress) {
-        progress.priority = FIRST_PRIORITY;
+        progress.priority = self.first_priority(progress);
         loop {
             progress.longest = 0;
             for node in 0..self.memcgs().nodes() {
@@ -59,6 +62,17 @@ impl<P: Evict> Mm<P> {
             let useful = progress.longest.checked_ilog2().unwrap_or(0);
             progress.priority = useful.min(progress.priority - 1);
         }
+    }
+
+    /// The priority at which a round over the subtree looks at [`LOOKS`] folios for each that is wanted: earlier ones would find
+    /// too few. The machine's reclaim is from every group, so it starts with the smallest share of each.
+    fn first_priority(&self, progress: &Progress) -> u32 {
+        if progress.root == MemcgId::ROOT {
+            return FIRST_PRIORITY;
+        }
+        let wanted = progress.target.saturating_mul(LOOKS).max(1);
+        let rounds = self.memcgs().charged(progress.root.slot) / wanted;
+        rounds.checked_ilog2().unwrap_or(0).min(FIRST_PRIORITY)
     }
 
     /// Scans a subtree's lruvecs on one node at one priority.

@@ -13,7 +13,7 @@ use std::vec::Vec;
 use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{Bump, Storage};
 use crate::frame::{Flags, FrameNo, FrameTable};
-use crate::lru::{BatchSize, Lru, Policy, Sizes, View};
+use crate::lru::{BatchSize, End, Lru, Policy, Sizes, View};
 use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs};
 use crate::platform::{IrqOff, Platform};
 
@@ -111,7 +111,7 @@ impl<P: Platform> Machine<P> {
         record.join(Flags::MEMBER, Flags::MEMBER).unwrap();
         let off = IrqOff::new();
         let mut held = self.view().lock(frame, &off).unwrap();
-        self.view().link_new(&mut held, (frame, record));
+        self.view().link_new(&mut held, (frame, record), End::Head);
         frame
     }
 
