@@ -42,6 +42,7 @@ pub(super) struct Group {
     life: AtomicU64,
     pub(super) counter: PageCounter,
     pub(super) events: Events,
+    pub(super) oom: super::oom::Word,
     /// Moves of charges out of this place that are under way. Not reset: a move may outlive its group.
     pub(super) moving: AtomicU32,
     /// Steps from the root. Written before the group is published.
@@ -136,6 +137,7 @@ impl Group {
             life: AtomicU64::new(pack(0, if root { Life::Live } else { Life::Free })),
             counter: PageCounter::new(),
             events: Events::default(),
+            oom: super::oom::Word::default(),
             moving: AtomicU32::new(0),
             depth: AtomicU32::new(0),
             parent: AtomicU32::new(NONE),
@@ -207,6 +209,7 @@ impl<P: Platform> Memcgs<P> {
         tree.used += 1;
         group.counter.reset();
         group.events.reset();
+        group.oom.set(super::OomSetting::default());
         group.depth.store(depth, Ordering::Relaxed);
         group.parent.store(parent.slot, Ordering::Relaxed);
         group.first_child.store(NONE, Ordering::Relaxed);

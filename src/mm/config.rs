@@ -119,6 +119,7 @@ impl<P: Platform> Mm<P> {
         let shrinkers = Shrinkers::build(bump, config.shrinkers, limits.groups * nodes)?;
         let list_lrus = ListLrus::build(bump, config.list_lrus, limits.groups, nodes, cpus)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
+        let killers = Claims::new(bump.slots(1, |_| AtomicU64::new(0))?);
         let scanners = bump.slots(alloc.zone_count() as usize, |_| Scanners::new())?;
         Ok(Self {
             alloc,
@@ -130,6 +131,7 @@ impl<P: Platform> Mm<P> {
             refused_puts: AtomicU64::new(0),
             reown_from: AtomicU32::new(0),
             reclaimers,
+            killers,
             scanners,
             efforts: bump.slots(nodes as usize, |_| Effort::new())?,
             swappiness: config.swappiness,

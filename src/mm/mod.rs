@@ -71,6 +71,8 @@ pub struct Mm<P: Platform> {
     reown_from: AtomicU32,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
+    /// Who has somebody killed now: one at a time.
+    pub(crate) killers: Claims,
     /// Where compaction is, by zone; see reclaim.
     pub(crate) scanners: &'static [Scanners],
     /// How background reclaim fared, by node; see reclaim.

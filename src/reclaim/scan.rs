@@ -49,6 +49,12 @@ pub(super) struct Progress {
     pub(super) low_spared: bool,
     /// Base frames of the longest list met at this priority.
     pub(super) longest: u64,
+    /// Base frames on inactive lists met at this priority.
+    pub(super) inactive: u64,
+    /// Folios that were still being written when they came round again.
+    pub(super) waits: u64,
+    /// Whether the machine's files would not make good its shortage.
+    pub(super) file_is_tiny: bool,
 }
 
 /// An lruvec, and the group that it must still belong to.
@@ -75,6 +81,9 @@ impl Progress {
             pass: Pass::Gentle,
             low_spared: false,
             longest: 0,
+            inactive: 0,
+            waits: 0,
+            file_is_tiny: false,
         }
     }
 
@@ -123,6 +132,7 @@ impl<P: Evict> Mm<P> {
         }
         for part in parts {
             // Once for the list, not for each 32: it takes the lock of every group above.
+            progress.waits += part.tally.waits;
             let (tally, view, off) = (&part.tally, self.view(), IrqOff::new());
             view.add_cost(
                 lruvec.index,
@@ -149,6 +159,7 @@ impl<P: Evict> Mm<P> {
                 false => inactive + active,
             };
             progress.longest = progress.longest.max(longest);
+            progress.inactive += inactive;
         }
         let deactivates = |backing| {
             progress.pass >= Pass::Deactivate
@@ -164,6 +175,8 @@ impl<P: Evict> Mm<P> {
             priority: progress.priority,
             of_group: progress.root != MemcgId::ROOT,
             file_deactivates: deactivates(Backing::File),
+            anon_deactivates: deactivates(Backing::Anon),
+            file_is_tiny: progress.file_is_tiny,
         };
         let split = Split::new(&sizes, costs, &balance);
         let ending = !self.memcgs().is_live(lruvec.group);

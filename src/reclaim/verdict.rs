@@ -41,6 +41,8 @@ pub(super) struct Tally {
     pub(super) written: u64,
     /// Base frames looked at in vain.
     pub(super) stayed: u64,
+    /// Folios that were being written when they were last looked at, and still are.
+    pub(super) waits: u64,
     /// Folios looked at, but for those of the next line.
     pub(super) scanned: u64,
     /// Folios in active use that were looked at, and found used.
@@ -63,7 +65,8 @@ pub(super) fn judge<'m, P: Evict>(
     }
     if folio.is_writeback() {
         // Out of reclaim's way until it is written; then it moves to the old end.
-        record.set(Flags::RECLAIM);
+        let before = record.set(Flags::RECLAIM);
+        tally.waits += u64::from(before.contains(Flags::RECLAIM));
         tally.scanned += 1;
         return Verdict::Activate(folio);
     }
