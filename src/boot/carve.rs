@@ -434,8 +434,10 @@ impl<T: Default + Sync> Lent<T> {
         // SAFETY: in the frames, as just checked, which the direct map reaches as one range.
         let first = unsafe { start.cast::<T>().add(skip as usize) };
         for i in 0..count as usize {
+            // SAFETY: as above.
+            let place = unsafe { first.add(i) };
             // SAFETY: as above. Frames are aligned to pages, and nobody else uses them.
-            unsafe { first.add(i).write(T::default()) };
+            unsafe { place.write(T::default()) };
         }
         self.count.store(count, Ordering::Relaxed);
         // Release pairs with the Acquire of `get`.
@@ -450,8 +452,10 @@ impl<T: Default + Sync> Lent<T> {
         if index >= self.count.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: below the count, so made by `begin`; not given back while the pin lives.
-        Some(unsafe { first.add(index as usize).as_ref() })
+        // SAFETY: below the count, so one of the places of `begin`.
+        let place = unsafe { first.add(index as usize) };
+        // SAFETY: `begin` wrote it; it is not given back while the pin lives.
+        Some(unsafe { place.as_ref() })
     }
 
     /// Nobody finds the values from now on.

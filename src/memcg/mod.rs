@@ -18,6 +18,7 @@ mod iter;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod moving;
+mod oom;
 mod owner;
 mod protection;
 mod room;
@@ -38,6 +39,8 @@ pub use counter::Protection;
 pub use events::Event;
 use iter::Cursor;
 pub(crate) use iter::Walk;
+pub(crate) use oom::SPARED;
+pub use oom::{OomScope, OomSetting};
 pub(crate) use owner::{LruVecIndex, OwnerIndex, Owners, Standing};
 pub use protection::{Claim, Shield, Unclaimed, effective, high_delay_ms};
 pub use room::GroupMemory;
@@ -225,6 +228,12 @@ impl<P: Platform> Memcgs<P> {
     pub(crate) fn usage(&self, id: MemcgId) -> Option<u64> {
         let counter = &self.live(id)?.counter;
         Some(counter.usage().saturating_sub(self.stocked(id.slot)))
+    }
+
+    /// Frames charged to whoever has a slot, or below it, those in stock included.
+    pub(crate) fn charged(&self, slot: Slot) -> u64 {
+        let group = self.groups.get(slot as usize);
+        group.map_or(0, |group| group.counter.usage())
     }
 
     /// The group's limit in frames, `u64::MAX` if it has none; `None` for a stale id.

@@ -170,10 +170,10 @@ impl<P: Platform> Stats<P> {
     }
 
     /// Takes what every CPU has not pushed of a lruvec, one state at a time; the caller adds it to the shared counts.
-    pub(super) fn unpushed<'p>(
+    pub(super) fn unpushed(
         &self,
         lruvec: LruVecIndex,
-        pin: &'p Pinned<'_, P>,
+        pin: &Pinned<'_, P>,
     ) -> impl Iterator<Item = Delta> {
         self.of_cpus(lruvec, pin).flat_map(take_all)
     }

@@ -45,6 +45,7 @@ pub(super) struct Group {
     pub(super) events: Events,
     /// Number of its memory's first frame, plus one; see room.rs.
     pub(super) room: AtomicU64,
+    pub(super) oom: super::oom::Word,
     /// Steps from the root. Written before the group is published.
     depth: AtomicU32,
     // Links; written under the tree lock, `parent` before the group is published.
@@ -143,6 +144,7 @@ impl Group {
             counter: PageCounter::new(),
             events: Events::default(),
             room: AtomicU64::new(NO_ROOM),
+            oom: super::oom::Word::default(),
             depth: AtomicU32::new(0),
             parent: AtomicU32::new(NONE),
             first_child: AtomicU32::new(NONE),
@@ -213,6 +215,7 @@ impl<P: Platform> Memcgs<P> {
         tree.used += 1;
         group.counter.reset();
         group.events.reset();
+        group.oom.set(super::OomSetting::default());
         group.depth.store(depth, Ordering::Relaxed);
         group.parent.store(parent.slot, Ordering::Relaxed);
         group.first_child.store(NONE, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use std::vec::Vec;
 use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{Bump, Storage};
 use crate::frame::{Flags, FrameNo, FrameTable};
-use crate::lru::{BatchSize, Lru, Sizes, View};
+use crate::lru::{BatchSize, End, Lru, Policy, Sizes, View};
 use crate::memcg::{Force, GroupMemory, MemcgId, MemcgLimits, Memcgs};
 use crate::platform::{IrqOff, Platform};
 
@@ -48,6 +48,11 @@ pub(crate) struct Machine<P: Platform> {
 impl<P: Platform> Machine<P> {
     /// A machine with room for `groups`, the root among them, and the given number of frames.
     pub(crate) fn new(groups: u32, frames: u64) -> Self {
+        Self::with_policy(groups, frames, Policy::TwoLists)
+    }
+
+    /// The same, ordered by a policy.
+    pub(crate) fn with_policy(groups: u32, frames: u64, policy: Policy) -> Self {
         carved(|bump| Self {
             frames: FrameTable::build(
                 bump,
@@ -65,6 +70,7 @@ impl<P: Platform> Machine<P> {
                     cpus: 2,
                     frames,
                     batch: BatchSize::ThirtyOne,
+                    policy,
                 },
             )
             .unwrap(),
@@ -106,7 +112,7 @@ impl<P: Platform> Machine<P> {
         record.join(Flags::MEMBER, Flags::MEMBER).unwrap();
         let off = IrqOff::new();
         let mut held = self.view().lock(frame, &off).unwrap();
-        self.view().link_new(&mut held, (frame, record));
+        self.view().link_new(&mut held, (frame, record), End::Head);
         frame
     }
 
