@@ -24,8 +24,9 @@ pub(crate) struct Record {
     /// Links, as [`FrameNo`](super::FrameNo)s; guarded by the lock of the list.
     pub(super) next: AtomicU32,
     pub(super) prev: AtomicU32,
-    /// Mappings that lock an unevictable frame, at most as many as there are. Guarded like the links.
-    mlocks: AtomicU32,
+    /// Of an unevictable frame, mappings that lock it, at most as many as there are; of another, what the eviction policy noted.
+    /// Guarded like the links; whoever isolated the frame has it to himself.
+    note: AtomicU32,
     /// The kernel's own word: typically where the frame is mapped.
     word: AtomicU64,
 }
@@ -191,7 +192,7 @@ impl Record {
             owner: AtomicU32::new(0),
             next: AtomicU32::new(super::FrameNo::NONE.0),
             prev: AtomicU32::new(super::FrameNo::NONE.0),
-            mlocks: AtomicU32::new(0),
+            note: AtomicU32::new(0),
             word: AtomicU64::new(0),
         }
     }
@@ -444,16 +445,16 @@ impl Record {
             .map(State)
     }
 
-    /// Locking mappings that are counted.
+    /// Of an unevictable frame, locking mappings that are counted; of another, what the eviction policy noted.
     #[inline]
-    pub(crate) fn mlocks(&self) -> u32 {
-        self.mlocks.load(Ordering::Relaxed)
+    pub(crate) fn note(&self) -> u32 {
+        self.note.load(Ordering::Relaxed)
     }
 
-    /// Sets that, under the lock of the frame's lruvec.
+    /// Notes it. Under the lock of the frame's lruvec, or by whoever isolated the frame.
     #[inline]
-    pub(crate) fn set_mlocks(&self, count: u32) {
-        self.mlocks.store(count, Ordering::Relaxed);
+    pub(crate) fn set_note(&self, note: u32) {
+        self.note.store(note, Ordering::Relaxed);
     }
 
     /// The owner slot, if charged. Acquire pairs with the Release of `set_owner`.

@@ -29,7 +29,7 @@ impl<P: Platform> Memcgs<P> {
     ) -> Result<OwnerIndex, Refusal> {
         let off = IrqOff::new();
         // Pinned: the group's end waits, and then drains what this leaves in the stock.
-        let _pin = self.epoch.pin();
+        let pin = self.epoch.pin();
         self.live(id).ok_or(Refusal::Gone)?;
         let owner = self.current_owner(id.slot, node).ok_or(Refusal::Gone)?;
         let bytes = u64::from(bytes);
@@ -37,7 +37,7 @@ impl<P: Platform> Memcgs<P> {
             return Ok(owner);
         }
         let frames = bytes.div_ceil(Self::FRAME);
-        if let Err(refusal) = self.charge_living(id.slot, node, frames, force, &off) {
+        if let Err(refusal) = self.charge_living(id.slot, node, frames, force, (&pin, &off)) {
             // The group that is full had every CPU leave its bytes with their owners.
             let found = self.take_bytes(owner, bytes, &off);
             return found.then_some(owner).ok_or(refusal);

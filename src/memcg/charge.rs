@@ -14,9 +14,9 @@ use super::tree::Group;
 use super::{MemcgId, Memcgs, OwnerIndex, ROOT, Refusal, Slot, Standing};
 use crate::addr::{CpuId, NodeId};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::Held;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::twin::left_out;
+use crate::sync::{Held, Pinned};
 
 /// Where uncharged frames go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,14 +48,14 @@ impl<P: Platform> Memcgs<P> {
     ) -> Result<OwnerIndex, Refusal> {
         let off = IrqOff::new();
         // Pinned: if the group is seen alive, its end waits until this charge is complete.
-        let _pin = self.epoch.pin();
+        let pin = self.epoch.pin();
         self.live(id).ok_or(Refusal::Gone)?;
         let owner = self.current_owner(id.slot, node).ok_or(Refusal::Gone)?;
-        self.charge_living(id.slot, node, frames, force, &off)?;
+        self.charge_living(id.slot, node, frames, force, (&pin, &off))?;
         Ok(owner)
     }
 
-    /// Charges `frames` to the group in `slot`, which was seen alive by the caller, who is pinned.
+    /// Charges `frames` to the group in `slot`, which was seen alive under the pin.
     #[inline]
     pub(super) fn charge_living(
         &self,
@@ -63,13 +63,13 @@ impl<P: Platform> Memcgs<P> {
         node: NodeId,
         frames: u64,
         force: Force,
-        off: &IrqOff<P>,
+        (pin, off): (&Pinned<'_, P>, &IrqOff<P>),
     ) -> Result<(), Refusal> {
         if slot != ROOT {
             self.charge_group(slot, frames, force, off)?;
         }
         let lruvec = self.lruvec_of(slot, u32::from(node.0));
-        self.stats.charged(lruvec, frames as i64, off);
+        self.stats.charged(lruvec, frames as i64, pin, off);
         Ok(())
     }
 
@@ -93,7 +93,7 @@ impl<P: Platform> Memcgs<P> {
             Some(Standing::Living(lruvec)) => {
                 // The group holds the slot; its frames are settled at its end, which waits for this pin.
                 self.uncharge_group(destination, self.slot_of(lruvec), frames, off);
-                self.stats.charged(lruvec, -(frames as i64), off);
+                self.stats.charged(lruvec, -(frames as i64), &pin, off);
             }
             Some(Standing::Inherited(lruvec)) => {
                 self.uncharge_group(destination, self.slot_of(lruvec), frames, off);

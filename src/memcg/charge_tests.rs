@@ -15,6 +15,7 @@ fn memcgs(groups: u32, cpus: u32) -> Memcgs<Host> {
         groups,
         depth: 4,
         owners: groups * 2,
+        memory: GroupMemory::Carved,
     };
     Memcgs::build(&mut Bump::new(&mut storage(1 << 20)), &limits, 1, cpus).unwrap()
 }
@@ -179,7 +180,7 @@ fn the_stock_of_a_cpu_that_is_gone_goes_back_and_counts_stay_exact() {
     assert_eq!(
         memcgs
             .stats
-            .frames_charged(memcgs.lruvec_of(path[3].slot, 0)),
+            .frames_charged(memcgs.lruvec_of(path[3].slot, 0), &memcgs.pin()),
         0
     );
 }
@@ -207,7 +208,7 @@ fn a_count_of_a_subtree_is_off_by_less_than_64_frames_a_cpu_and_group_until_it_i
         };
         truth += i64::from(frames);
         let lruvec = memcgs.lruvec_of(group.slot, 0);
-        memcgs.add_state(lruvec, state, frames, &IrqOff::new());
+        memcgs.add_state(lruvec, state, frames, &memcgs.pin(), &IrqOff::new());
         let off_by = (memcgs.stats.tree(ROOT, state) - truth).abs();
         worst = worst.max(off_by);
     }
@@ -235,9 +236,9 @@ fn a_group_of_more_than_2_31_frames_leaves_them_all_to_its_parent() {
         };
         memcgs.stats.add_local(child, delta);
         // A change that is smaller than a batch, of either sign, waits in its CPU all the same.
-        memcgs.add_state(child, state, -63, &IrqOff::new());
+        memcgs.add_state(child, state, -63, &memcgs.pin(), &IrqOff::new());
         assert_eq!(memcgs.stats.tree(ROOT, state), 0);
-        memcgs.add_state(child, state, -1, &IrqOff::new());
+        memcgs.add_state(child, state, -1, &memcgs.pin(), &IrqOff::new());
         assert_eq!(memcgs.stats.tree(ROOT, state), -64);
     }
     assert_eq!(memcgs.fold_states(path[2].slot, 0), 0);

@@ -126,6 +126,7 @@ mod tests {
             groups,
             depth: 8,
             owners: groups,
+            memory: crate::memcg::GroupMemory::Carved,
         };
         Memcgs::build(&mut Bump::new(&mut storage(1 << 20)), &limits, 1, 1).unwrap()
     }

@@ -11,7 +11,9 @@ extern crate std;
 
 use std::boxed::Box;
 
-use super::{Force, MemcgId, MemcgLimits, Memcgs, OwnerIndex, PageState, ROOT, Refusal};
+use super::{
+    Force, GroupMemory, MemcgId, MemcgLimits, Memcgs, OwnerIndex, PageState, ROOT, Refusal,
+};
 use crate::addr::NodeId;
 use crate::loom_host::{LoomHost, LoomLock, model_platform, run_as};
 use crate::loom_machine::carved;
@@ -54,10 +56,10 @@ model_platform!(
     LEFT_OUT: &'static str = "limit: a failed charge eases"
 );
 model_platform!(
-    /// Flushes a group that may end meanwhile.
-    UnpinnedFlush,
+    /// Flushes a group that was alive before the pin, and may end meanwhile.
+    LooksBeforeThePin,
     LoomLock,
-    LEFT_OUT: &'static str = "states: the pin of a flush"
+    LEFT_OUT: &'static str = "states: the look under the pin"
 );
 
 model_platform!(
@@ -90,6 +92,7 @@ impl<P: Platform> Scene<P> {
             groups: 3,
             depth: 2,
             owners: 3,
+            memory: GroupMemory::Carved,
         };
         let memcgs: Memcgs<P> = carved(|bump| {
             Memcgs::build(bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits"))
@@ -383,10 +386,10 @@ fn flush_races_with_the_end<P: Platform>() {
         let of = |id: MemcgId| scene.memcgs.lruvec_of(id.slot, 0);
         {
             let off = IrqOff::new();
-            let _pin = scene.memcgs.pin();
+            let pin = scene.memcgs.pin();
             scene
                 .memcgs
-                .add_state(of(scene.child), PageState::MAPPED, 3, &off);
+                .add_state(of(scene.child), PageState::MAPPED, 3, &pin, &off);
         }
         let thread = loom::thread::spawn(move || {
             run_as(1);
@@ -411,8 +414,8 @@ fn what_is_flushed_while_its_group_ends_is_counted_once_and_for_the_parent() {
 
 #[test]
 #[should_panic(expected = "counts are left behind")]
-fn a_flush_that_is_not_pinned_adds_to_a_group_that_is_gone() {
-    flush_races_with_the_end::<UnpinnedFlush>();
+fn a_flush_that_is_pinned_after_the_look_adds_to_a_group_that_is_gone() {
+    flush_races_with_the_end::<LooksBeforeThePin>();
 }
 
 #[test]

@@ -76,9 +76,10 @@ impl<P: Platform> Memcgs<P> {
         frames: u64,
         off: &IrqOff<P>,
     ) {
-        self.stats.charged(to, frames as i64, off);
+        let pin = self.epoch.pin();
+        self.stats.charged(to, frames as i64, &pin, off);
         match self.owners.standing(owner) {
-            Some(Standing::Living(_)) => self.stats.charged(from, -(frames as i64), off),
+            Some(Standing::Living(_)) => self.stats.charged(from, -(frames as i64), &pin, off),
             Some(Standing::Inherited(_)) | None => self.owners.put(owner, frames),
         }
     }

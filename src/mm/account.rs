@@ -80,7 +80,7 @@ impl<P: Platform> View<'_, P> {
     ) -> bool {
         let record = self.frames.record(frame);
         // Pinned: a move that has not begun waits, and so does the end of the group.
-        let _pin = self.memcgs.pin();
+        let pin = self.memcgs.pin();
         let mut held = None;
         let lruvec = loop {
             let owner = record.owner();
@@ -111,7 +111,7 @@ impl<P: Platform> View<'_, P> {
             StateChange::Leave => (record.leave_state(state.index()), -frames),
         };
         if changed {
-            self.memcgs.add_state(lruvec, state, frames, off);
+            self.memcgs.add_state(lruvec, state, frames, &pin, off);
         }
         drop(held);
         changed

@@ -129,7 +129,13 @@ impl<P: Platform> Mm<P> {
                 continue;
             };
             listed += held.lruvec.unevictable();
-            for list in ListKind::ALL {
+            let lists = |kind: ListKind| {
+                held.lruvec
+                    .lists_of(kind)
+                    .into_iter()
+                    .map(move |list| (list, kind))
+            };
+            for (number, list) in ListKind::ALL.into_iter().flat_map(lists) {
                 let here = |record: &crate::frame::Record| {
                     record
                         .owner()
@@ -138,15 +144,15 @@ impl<P: Platform> Mm<P> {
                 };
                 let (entries, counted) =
                     held.lruvec
-                        .recount(&self.frames, list, here)
+                        .recount(&self.frames, number, here)
                         .map_err(|frame| MmFault::Misplaced {
                             pfn: self.frames.pfn(frame),
                             list,
                         })?;
-                let by_zone = held.lruvec.frames_by_zone(list);
-                let (differs, stated) = (counted != by_zone, held.lruvec.frames(list));
+                let by_zone = held.lruvec.frames_by_zone(number);
+                let (differs, stated) = (counted != by_zone, by_zone.iter().sum());
                 let counted = counted.iter().sum();
-                if differs || entries != held.lruvec.list(list).len() {
+                if differs || entries != held.lruvec.list(number).len() {
                     return Err(MmFault::ListCount {
                         memcg: self.memcgs.slot_of(index),
                         list,

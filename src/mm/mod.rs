@@ -36,7 +36,7 @@ use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::{Memory, Refused};
 use crate::frame::FrameTable;
 use crate::list_lru::{self, ListLrus};
-use crate::lru::{Lru, View};
+use crate::lru::{Lru, Policy, View};
 use crate::memcg::Memcgs;
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
@@ -75,6 +75,8 @@ pub struct Mm<P: Platform> {
     reown_from: AtomicU32,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
+    /// Who has somebody killed now: one at a time.
+    pub(crate) killers: Claims,
     /// Where compaction is, by zone; see reclaim.
     pub(crate) scanners: &'static [Scanners],
     /// How background reclaim fared, by node; see reclaim.
@@ -147,6 +149,12 @@ impl<P: Platform> Mm<P> {
 
     pub(crate) fn swappiness(&self) -> u64 {
         self.swappiness.into()
+    }
+
+    /// Which folios go first, as configured.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.lru.policy
     }
 
     #[inline]

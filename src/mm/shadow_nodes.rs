@@ -11,7 +11,6 @@ use core::fmt;
 use super::Mm;
 use crate::addr::NodeId;
 use crate::list_lru::{ListItem, ListLru, ListLruError, Locked, Unlocked, Verdict, Walk};
-use crate::lru::ListKind;
 use crate::memcg::MemcgId;
 use crate::platform::{IrqOff, Platform};
 use crate::shrinker::{
@@ -91,10 +90,7 @@ impl<P: Platform> Mm<P> {
         let lruvec = self.memcgs.lruvec_of(memcg.slot, u32::from(node.0));
         let off = IrqOff::new();
         let held = self.view().lock_index(lruvec, &off)?;
-        let listed: u64 = ListKind::ALL
-            .map(|kind| held.lruvec.frames(kind))
-            .iter()
-            .sum();
+        let listed: u64 = held.lruvec.sizes().iter().sum();
         Some(listed + held.lruvec.unevictable() + self.memcgs.byte_frames(owner))
     }
 }

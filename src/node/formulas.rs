@@ -19,6 +19,15 @@ pub enum Edition {
 /// Distance of the marks by default, in ten-thousandths of a zone.
 pub const SCALE_FACTOR: u32 = 10;
 
+/// The largest distance that an edition has.
+#[must_use]
+pub const fn most_scale_factor(edition: Edition) -> u32 {
+    match edition {
+        Edition::V5_4 => 1000,
+        Edition::Now => 3000,
+    }
+}
+
 /// KiB to keep free, from the KiB of all memory that is not Movable.
 #[must_use]
 pub fn min_free_kib(edition: Edition, low_memory_kib: u64) -> u64 {

@@ -20,7 +20,7 @@ pub struct Tuning {
     pub edition: Edition,
     /// KiB to keep free; `None` computes them from the size of memory.
     pub min_free_kib: Option<u64>,
-    /// Distance of the watermarks in ten-thousandths of a zone, 1 to 3000.
+    /// Distance of the watermarks in ten-thousandths of a zone, 1 to 3000; to 1000 by Linux 5.4's rule.
     pub scale_factor: u32,
     /// Whose pagesets.
     pub policy: Policy,

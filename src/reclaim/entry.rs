@@ -7,6 +7,7 @@
 
 use super::evict::Evict;
 use super::scan::Progress;
+use super::throttle::Throttle;
 use crate::addr::{NodeId, ZoneKind};
 use crate::alloc::{AllocError, Oom, Pages, Request};
 use crate::boot::Refused;
@@ -49,6 +50,8 @@ pub struct Reclaimed {
     pub objects: u64,
     /// Why it ended.
     pub stop: Stop,
+    /// Why the caller should wait before it reclaims again.
+    pub throttle: Option<Throttle>,
 }
 
 impl Reclaimed {
@@ -122,6 +125,7 @@ impl<P: Evict> Mm<P> {
             scanned: 0,
             objects: 0,
             stop,
+            throttle: None,
         };
         let _claim = match self.reclaimers.claim(P::task()) {
             Ok(claim) => claim,
@@ -144,6 +148,7 @@ impl<P: Evict> Mm<P> {
             scanned: progress.scanned,
             objects: progress.objects,
             stop,
+            throttle: self.throttle(&progress),
         }
     }
 }
@@ -193,13 +198,16 @@ impl<P: Evict> Mm<P> {
             let cluster = self.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
             let target = cluster.min(CLUSTER).max(frames);
             let reclaimed = self.reclaim_subtree(full, target, ANY_ZONE);
+            if let Some(reason) = reclaimed.throttle {
+                P::throttle(reason);
+            }
             match reclaimed.stop {
                 Stop::Nested => break,
                 Stop::Crowded => P::relax(),
                 Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
                 Stop::Enough | Stop::Exhausted => {
                     self.count_memcg_event(full, Event::Oom);
-                    if P::oom(Some(full)) == Oom::Fail {
+                    if self.out_of_memory(Some(full)) == Oom::Fail {
                         break;
                     }
                 }

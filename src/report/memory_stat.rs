@@ -110,8 +110,8 @@ impl MemoryStat {
             let off = IrqOff::new();
             let lruvec = memcgs.lruvec_of(group.slot, node);
             if let Some(held) = mm.view().lock_index(lruvec, &off) {
-                for kind in ListKind::ALL {
-                    stat.lists[kind as usize] += held.lruvec.frames(kind);
+                for (sum, frames) in stat.lists.iter_mut().zip(held.lruvec.sizes()) {
+                    *sum += frames;
                 }
                 stat.unevictable += held.lruvec.unevictable();
             }

@@ -396,7 +396,7 @@ mod tests {
                 let grown = |k: u8| line.is_free(place & !((1 << k) - 1), k);
                 assert_eq!((0..=WORD).rfind(|&k| grown(k)), Some(order));
                 shape = risen;
-            } else if random(&mut state) % 4 == 0 && line.is_free(place, k) {
+            } else if random(&mut state).is_multiple_of(4) && line.is_free(place, k) {
                 shape = shape.take_at(&line, place, k);
             } else {
                 let exact = Shape::of(&line);
