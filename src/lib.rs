@@ -81,18 +81,19 @@ pub use alloc::{
 pub use boot::{BootMap, LateMemory, MapError, Memory, Refused, Storage};
 pub use frame::FrameTableFault;
 pub use list_lru::ListLru;
-pub use lru::{Backing, BatchSize, ListKind, Moves, Refault, Shadow, Swap};
-pub use memcg::{CreateError, MemcgId, PageState, RemoveError};
+pub use lru::{Backing, BatchSize, ListKind, Moves, Policy, Refault, Shadow, Swap};
+pub use memcg::{CreateError, MemcgId, OomScope, OomSetting, PageState, RemoveError};
 pub use mm::{
-    BatchesOff, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm, MmConfig,
-    MmInitError, NoSuchGroup, Split, SplitError, SplitIsolated, StateChange,
+    BatchesOff, ByteCharge, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm,
+    MmConfig, MmInitError, NoSuchGroup, ShadowIndex, ShadowNodes, Split, SplitError, SplitIsolated,
+    StateChange, TakenOut,
 };
 pub use node::{CpuError, StartCpus};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};
 pub use rank::Rank;
 pub use reclaim::{
-    Background, BackgroundStop, CompactStop, Compacted, Copied, Evict, Evicted, Migrate, Moving,
-    Reclaimed, Release, Stop, Unmap, WriteOut,
+    Background, BackgroundStop, CompactStop, Compacted, Copied, Evict, Evicted, Killed, Migrate,
+    Moving, Reclaimed, Release, Stop, Throttle, Unmap, Victim, WriteOut,
 };
 pub use shrinker::{Shrinker, ShrinkerConfig, ShrinkerId};
 pub use zone::{MarkError, Mobility, WasBad};

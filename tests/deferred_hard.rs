@@ -20,6 +20,11 @@ use stepper::{Stepped, at_every_point};
 thread_local! {
     /// Locks after which the platform panics.
     static LOCKS_LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
+    /// Locks that are held, and the most that were at once.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+    static MOST_HELD: Cell<u32> = const { Cell::new(0) };
+    /// Times that a turn at recomputing was taken.
+    static TURNS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Pages of `1 << SHIFT` bytes, whose frames are numbers only; a lock may make the CPU stop.
@@ -41,7 +46,10 @@ unsafe impl<const SHIFT: u32> Platform for Paged<SHIFT> {
     fn direct_map(_: PhysAddr) -> *mut u8 {
         core::ptr::null_mut()
     }
-    fn lock_acquired(_: Rank) {
+    fn lock_acquired(rank: Rank) {
+        HELD.set(HELD.get() + 1);
+        MOST_HELD.set(MOST_HELD.get().max(HELD.get()));
+        TURNS.set(TURNS.get() + u32::from(rank == Rank::Hotplug));
         let left = LOCKS_LEFT.get();
         if left == 0 {
             LOCKS_LEFT.set(u32::MAX);
@@ -50,6 +58,9 @@ unsafe impl<const SHIFT: u32> Platform for Paged<SHIFT> {
         if left != u32::MAX {
             LOCKS_LEFT.set(left - 1);
         }
+    }
+    fn lock_released(_: Rank) {
+        HELD.set(HELD.get() - 1);
     }
 }
 
@@ -181,6 +192,29 @@ fn a_worker_that_stops_half_way_keeps_its_section_and_nobody_waits() {
         machine.check().unwrap();
     }
     assert_eq!(stopped, 3, "each section has a hold of its own");
+}
+
+/// R2: the end recomputes with no other lock held than the one that says whose turn it is, and each lock that it takes it takes alone.
+#[test]
+fn the_end_recomputes_outside_every_lock() {
+    type Host = Paged<12>;
+    let mut map = sections(4);
+    let kept = HIGH + 2 * SECTION_BYTES;
+    map.reserve(PhysAddr(kept), 64 << 12).unwrap();
+    let machine: PageAllocator<Host> =
+        PageAllocator::new(memory(&mut map, 1 << 18), &deferred()).unwrap();
+    let frames = FrameRange::new(Pfn(kept >> 12), Pfn((kept >> 12) + 64));
+    assert_eq!(
+        machine.release_reserved(late(frames)).unwrap(),
+        Released::AtFinish
+    );
+    MOST_HELD.set(0);
+    TURNS.set(0);
+    machine.deferred_init(CpuId(0));
+    assert_eq!(TURNS.get(), 0, "workers recompute nothing");
+    machine.finish_deferred().unwrap();
+    assert_eq!((TURNS.get(), MOST_HELD.get(), HELD.get()), (1, 1, 0));
+    machine.check().unwrap();
 }
 
 /// misuse 13: with pages of 16 and 64 KiB a section has fewer frames; all else is the same.

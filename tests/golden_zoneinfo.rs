@@ -22,6 +22,7 @@ mod memory_map;
 use capture::{Capture, Zone, parse_zoneinfo};
 use captures::CAPTURES;
 use describe::{Columns, describe};
+use framekeeper::node::formulas::stat_threshold;
 use framekeeper::{FrameRange, NodeId, Pfn, ZoneKind};
 use host::Host;
 use machine::Machine;
@@ -50,6 +51,23 @@ fn zones_start_and_span_where_linux_puts_them() {
         }
         let nodes = capture.nodes.len();
         assert_eq!(compared, nodes * ZoneKind::ALL.len(), "{name}");
+    }
+}
+
+#[test]
+fn counters_may_lag_as_far_as_linux_says() {
+    for (name, text) in CAPTURES {
+        let capture = Capture::parse(text).unwrap();
+        let mut compared = 0;
+        for zone in &capture.zones {
+            let ours = stat_threshold(capture.cpus, zone.managed << 12);
+            for pageset in &zone.pagesets {
+                let linux = pageset.stat_threshold.unwrap();
+                assert_eq!(u64::from(ours), linux, "{name} {} {}", zone.node, zone.name);
+                compared += 1;
+            }
+        }
+        assert!(compared > 0, "{name}");
     }
 }
 

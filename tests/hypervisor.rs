@@ -8,10 +8,11 @@ mod machine;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use framekeeper::{
-    AllocError, Balloon, Config, FrameRange, Mobility, Order, PageAllocator, Reported, Request,
+    AllocError, Balloon, Config, FrameRange, Mobility, Moved, Order, PageAllocator, Pfn, Reported,
+    Request, WasBad,
 };
 use host::{Host, locks_held};
-use machine::{FIRST, allocator, one_region};
+use machine::{FIRST, allocator, one_region, stay};
 
 const FRAMES: u64 = 1 << 20;
 const ONE: Request = Request::new(Order::ZERO)
@@ -170,5 +171,67 @@ fn a_balloon_takes_what_there_is_and_says_when_there_is_nothing() {
         (allocator.free_frames(), allocator.managed_frames()),
         (2048, 2048)
     );
+    allocator.check().unwrap();
+}
+
+/// misuse 63: a hook that tries to free, take, take offline or mark the very frames that it was given: each call fails, or waits for
+/// them to come back; none is given twice.
+#[test]
+fn a_hook_cannot_free_or_take_what_is_being_reported() {
+    let allocator = machine();
+    let (mut calls, mut marked) = (0, Vec::new());
+    loop {
+        let told = allocator.report_free(Order::PAGEBLOCK, |ranges| {
+            calls += 1;
+            for &range in ranges {
+                let pfn = range.start();
+                for order in [Order::ZERO, Order::PAGEBLOCK] {
+                    assert!(allocator.try_from_raw(pfn, order).is_err());
+                }
+                assert!(allocator.alloc_contig(range, stay).is_err());
+                assert!(allocator.offline(range, stay).is_err());
+                assert!(allocator.online(range).is_err());
+            }
+            if calls <= 2 {
+                let bad = Pfn(ranges[0].start().0 + 7);
+                assert_eq!(allocator.mark_bad(bad), Ok(WasBad::InUse));
+                marked.push(bad);
+            }
+            drop(allocator.try_alloc(ONE).unwrap());
+            allocator.drain_all();
+            match calls % 2 {
+                0 => Reported::Failed,
+                _ => Reported::Done,
+            }
+        });
+        if told == 0 && calls > 6 {
+            break;
+        }
+    }
+    assert_eq!(marked.len(), 2);
+    assert_eq!(allocator.bad_frames(), 2);
+    assert_eq!(allocator.free_frames(), FRAMES - 2);
+    allocator.check().unwrap();
+    // The same of a range that is being emptied, and of one that is held.
+    let range = machine::range(4096, 8192);
+    let used = allocator
+        .alloc_contig(machine::range(5000, 5001), stay)
+        .unwrap();
+    let mut held = Some(used);
+    let got = allocator.alloc_contig(range, |run| {
+        assert_eq!(run, machine::range(5000, 5001));
+        assert!(allocator.try_from_raw(run.start(), Order::ZERO).is_err());
+        assert!(allocator.alloc_contig(range, stay).is_err());
+        assert!(allocator.offline(range, stay).is_err());
+        drop(held.take());
+        Moved::Tried
+    });
+    let got = got.unwrap();
+    for pfn in [range.start(), Pfn(range.end().0 - 1)] {
+        assert!(allocator.try_from_raw(pfn, Order::ZERO).is_err());
+    }
+    assert!(allocator.offline(range, stay).is_err());
+    drop(got);
+    assert_eq!(allocator.free_frames(), FRAMES - 2);
     allocator.check().unwrap();
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use framekeeper::list_lru::{
     AddError, DeleteError, ListLruError, Locked, Scope, Verdict, WalkEnd, Walked,
 };
-use framekeeper::{ListLru, MemcgId, Mm, MmConfig, NodeId, Refused};
+use framekeeper::{ListLru, MemcgId, Mm, MmConfig, NodeId, Rank, Refused};
 use host::Host;
 use objects::{Collect, Thing};
 
@@ -251,6 +251,24 @@ fn a_walk_ends_by_its_budget_whatever_its_callbacks_answer() {
     let walked = list.walk(MemcgId::ROOT, NODE, 5000, &mut forever);
     assert_eq!((walked.visited, forever.unlocked), (5000, 5000));
     mm.check().unwrap();
+}
+
+/// misuse 50, for objects: the end of a group is one splice a list, however many objects are on it.
+#[test]
+fn a_group_with_a_hundred_thousand_objects_ends_in_as_many_steps_as_one_with_a_hundred() {
+    let steps = |objects: u64| {
+        let mm = machine();
+        let list = things(&mm);
+        let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+        fill(&list, group, 0..objects);
+        let ranks = [Rank::MemcgTree, Rank::ListLru, Rank::LruVec];
+        let before = ranks.map(host::locks_taken);
+        mm.remove_memcg(group).unwrap();
+        let after = ranks.map(host::locks_taken);
+        assert_eq!(list.count(MemcgId::ROOT, NODE), objects);
+        std::array::from_fn::<_, 3, _>(|i| after[i] - before[i])
+    };
+    assert_eq!(steps(100_000), steps(100));
 }
 
 #[test]

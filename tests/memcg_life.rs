@@ -38,9 +38,9 @@ fn touch(mm: &Mm<Host>, memcg: MemcgId) -> Pfn {
     kernel::map(folio)
 }
 
+/// B16, misuse 50.
 #[test]
 fn seventy_thousand_groups_that_each_leave_a_page_behind_leave_no_group_behind() {
-    // B16
     const CYCLES: u32 = 70_000;
     let mut config = MmConfig::new(1, 2);
     config.memcgs.owners = 512;
@@ -69,6 +69,7 @@ fn seventy_thousand_groups_that_each_leave_a_page_behind_leave_no_group_behind()
     assert_eq!(allocator.free_frames(), allocator.managed_frames());
 }
 
+/// misuse 39, 50.
 #[test]
 fn sixty_five_thousand_groups_live_at_once_and_places_are_taken_again() {
     const GROUPS: usize = 65_534;
@@ -103,6 +104,7 @@ fn sixty_five_thousand_groups_live_at_once_and_places_are_taken_again() {
     assert_eq!(mm.memcg_usage(again), Ok(0));
 }
 
+/// misuse 50.
 #[test]
 fn a_group_with_a_million_pages_ends_in_as_many_steps_as_one_with_a_thousand() {
     let steps = |frames: u64| {

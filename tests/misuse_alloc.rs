@@ -7,6 +7,8 @@ mod machine;
 
 use framekeeper::alloc::{Cause, Contradiction, MAX_CPUS, Shortage};
 use framekeeper::boot::{BootMap, MapError, Memory, MemoryError};
+use framekeeper::node::Tuning;
+use framekeeper::node::formulas::Edition;
 use framekeeper::zone::Level;
 use framekeeper::{
     AllocError, Config, InitError, Mobility, NodeId, Order, PageAllocator, Pfn, PhysAddr, RawError,
@@ -498,6 +500,41 @@ fn a_pageblock_on_a_machine_of_a_hundred_frames_is_too_large() {
     assert_eq!(error, AllocError::TooLarge(Order::PAGEBLOCK));
     let fits = allocator.try_alloc(Request::new(Order::new(6).unwrap()));
     assert!(fits.is_ok());
+}
+
+/// Bad input of deferred limits: distances and shares that Linux does not accept either, each at its edges.
+#[test]
+fn factors_and_fractions_out_of_range_are_refused() {
+    let build = |tuning: Tuning| {
+        let config = Config {
+            tuning,
+            ..Config::default()
+        };
+        allocator(one_region(1 << 20, 2048), &config).map(|allocator| allocator.check())
+    };
+    for (edition, most) in [(Edition::V5_4, 1000), (Edition::Now, 3000)] {
+        for scale_factor in [0, 1, most, most + 1, u32::MAX] {
+            let built = build(Tuning {
+                edition,
+                scale_factor,
+                ..Tuning::default()
+            });
+            match scale_factor {
+                1.. if scale_factor <= most => assert_eq!(built.unwrap(), Ok(())),
+                _ => assert_eq!(built.unwrap_err(), InitError::ScaleFactor(scale_factor)),
+            }
+        }
+    }
+    for fraction in [0, 1, 7, 8, u32::MAX] {
+        let built = build(Tuning {
+            fraction: Some(fraction),
+            ..Tuning::default()
+        });
+        match fraction {
+            0..8 => assert_eq!(built.unwrap_err(), InitError::Fraction(fraction)),
+            _ => assert_eq!(built.unwrap(), Ok(())),
+        }
+    }
 }
 
 /// misuse 60: a minimum of free memory above all memory.

@@ -11,8 +11,8 @@ use framekeeper::memcg::{CreateError, Event, ProtectError, Protection, Shield};
 use framekeeper::mm::{MoveError, NoSuchGroup};
 use framekeeper::report::{MemoryEvents, MemoryStat, NumaStat};
 use framekeeper::{
-    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Rank, Refused,
-    Request, StateChange,
+    Backing, ChargeError, CpuId, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PageState, Rank,
+    Refused, Request, StateChange,
 };
 use host::{Host, locks_taken, run_as};
 use kernel::{build, fault, machine};
@@ -28,9 +28,9 @@ fn usages(mm: &Mm<Host>, groups: &[MemcgId]) -> Vec<u64> {
     groups.iter().map(usage).collect()
 }
 
+/// misuse 38.
 #[test]
 fn a_move_into_a_full_group_out_of_another_or_of_a_foreign_folio_changes_nothing() {
-    // misuse 38
     let (mm, other) = (machine(600, 1, 6), machine(300, 1, 2));
     let [one, two] = [0, 1].map(|_| mm.create_memcg(MemcgId::ROOT).unwrap());
     let below = mm.create_memcg(one).unwrap();
@@ -134,9 +134,9 @@ fn moves_take_states_orders_and_the_heirs_of_dead_groups_along() {
     mm.check().unwrap();
 }
 
+/// B30, B19.
 #[test]
 fn a_count_charged_in_a_child_and_uncharged_after_its_death_leaves_the_parent_at_zero() {
-    // B30, B19
     let mm = machine(600, 2, 4);
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
     let child = mm.create_memcg(parent).unwrap();
@@ -158,9 +158,9 @@ fn a_count_charged_in_a_child_and_uncharged_after_its_death_leaves_the_parent_at
     mm.check().unwrap();
 }
 
+/// B20: one user unmaps as another maps; the first writes its bit last.
 #[test]
 fn a_state_that_follows_a_count_ends_where_the_last_count_says() {
-    // B20: one user unmaps as another maps; the first writes its bit last.
     let mm = machine(300, 1, 2);
     let folio = folio_of(&mm, MemcgId::ROOT, 0);
     let mappings = AtomicU32::new(1);
@@ -183,9 +183,9 @@ fn a_state_that_follows_a_count_ends_where_the_last_count_says() {
     mm.check().unwrap();
 }
 
+/// misuse 37.
 #[test]
 fn protection_above_a_limit_or_the_parents_and_of_nobody_is_refused() {
-    // misuse 37
     let mm = machine(600, 1, 6);
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
     let [a, b] = [0, 1].map(|_| mm.create_memcg(parent).unwrap());
@@ -324,11 +324,15 @@ fn the_stat_files_print_what_linux_prints() {
     folio.account(PageState::MAPPED, StateChange::Enter);
     folio.account(PageState::KERNEL[0], StateChange::Enter);
     folio.mark_dirty();
+    // An object of a group that ended is its parent's.
+    let brief = mm.create_memcg(group).unwrap();
+    let object = mm.try_charge_bytes(brief, NodeId(0), 5000).unwrap();
+    mm.remove_memcg(brief).unwrap();
     let stat = MemoryStat::of(&mm, group).unwrap();
     assert_eq!(stat.state(PageState::KERNEL[0]), 1);
     assert_eq!(
         stat.to_string(),
-        "anon 0\nfile 4096\nfile_mapped 4096\nfile_dirty 4096\nfile_writeback 0\ninactive_anon 0\nactive_anon 0\n\
+        "anon 0\nfile 4096\nkernel 8192\nfile_mapped 4096\nfile_dirty 4096\nfile_writeback 0\ninactive_anon 0\nactive_anon 0\n\
          inactive_file 4096\nactive_file 0\nunevictable 0\n"
     );
     assert_eq!(MemoryStat::of(&mm, MemcgId::ROOT).unwrap(), stat);
@@ -336,6 +340,13 @@ fn the_stat_files_print_what_linux_prints() {
         NumaStat(&mm, group).to_string().lines().nth(2),
         Some("file_mapped N0=4096 N1=0")
     );
+    assert_eq!(
+        MemoryStat::on_node(&mm, group, NodeId(1)).unwrap().objects,
+        0
+    );
+    drop(object);
+    mm.drain_memcg_cpu(CpuId(0));
+    assert_eq!(MemoryStat::of(&mm, MemcgId::ROOT).unwrap().objects, 0);
     drop(folio);
     mm.remove_memcg(group).unwrap();
     assert_eq!(NumaStat(&mm, group).to_string(), "");

@@ -1,9 +1,9 @@
 //! The page allocator against a naive model: a list of the blocks that are out.
 
 #[path = "common/host.rs"]
-mod host;
+pub(crate) mod host;
 #[path = "common/machine.rs"]
-mod machine;
+pub(crate) mod machine;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use framekeeper::{
     RawError, Request, ZoneKind,
 };
 use host::{Host, run_as};
-use machine::{Random, allocator, one_region};
+use machine::{Choices, allocator, one_region};
 
 /// Pagesets of today's rule, which parks more and caches in zones of any size.
 fn automatic(cpus: u32) -> Config {
@@ -107,16 +107,39 @@ fn floors(allocator: &PageAllocator<Host>, kind: Mobility, urgency: Urgency) -> 
     zones().map(floor).collect()
 }
 
+/// A program of at most so many steps, of one that has pagesets or one of many zones.
+#[cfg(not(test))]
+pub(crate) fn program(choices: &mut impl Choices) {
+    match choices.below(3) {
+        0 => walk(one_region(1 << 20, 5000), &automatic(2), 4, 2000, choices),
+        1 => walk(
+            one_region(1 << 20, 1 << 15),
+            &automatic(3),
+            15,
+            2000,
+            choices,
+        ),
+        _ => walk(ragged().0, &ragged().1, 12, 2000, choices),
+    }
+}
+
+#[cfg(test)]
 fn random_walk(map: BootMap, config: &Config, max_order: u64, steps: u32, seed: u64) {
+    walk(map, config, max_order, steps, &mut machine::Random(seed));
+}
+
+fn walk(map: BootMap, config: &Config, max_order: u64, steps: u32, random: &mut impl Choices) {
     let allocator = allocator(map.clone(), config).unwrap();
     let total = allocator.free_frames();
     assert_eq!(total, map.free_frame_count(12));
     assert_eq!(total, allocator.managed_frames());
-    let mut random = Random(seed);
     let mut model = Model::default();
     let mut out: Vec<Pages<'_, Host>> = Vec::new();
     let mut raw: Vec<(Pfn, Order)> = Vec::new();
     for step in 0..steps {
+        if random.are_over() {
+            break;
+        }
         run_as(random.below(4) as u32);
         match random.below(8) {
             0..4 => {
@@ -210,8 +233,8 @@ fn random_blocks_of_four_gib_come_back_up_to_order_18() {
     random_walk(one_region(1 << 20, 1 << 20), &automatic(3), 9, 6_000, 4);
 }
 
-#[test]
-fn random_blocks_of_a_ragged_machine_of_two_nodes_come_back() {
+/// A machine of two nodes whose memory begins and ends anywhere.
+fn ragged() -> (BootMap, Config) {
     let mut map: BootMap = BootMap::new();
     let add = |map: &mut BootMap, node, start: u64, end: u64| {
         map.add(NodeId(node), PhysAddr(start), end - start).unwrap();
@@ -227,6 +250,12 @@ fn random_blocks_of_a_ragged_machine_of_two_nodes_come_back() {
         node_of: |cpu| NodeId((cpu.0 % 2) as u8),
         ..Config::default()
     };
+    (map, config)
+}
+
+#[test]
+fn random_blocks_of_a_ragged_machine_of_two_nodes_come_back() {
+    let (map, config) = ragged();
     random_walk(map, &config, 12, 6_000, 3);
 }
 

@@ -1,7 +1,7 @@
 //! Random programs of groups and objects against lists that are plain vectors, everything compared after each step.
 
 #[path = "common/host.rs"]
-mod host;
+pub(crate) mod host;
 #[path = "common/kernel.rs"]
 mod kernel;
 #[path = "common/objects.rs"]
@@ -22,7 +22,7 @@ type Pointer = Arc<Thing>;
 const NODES: u8 = 2;
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(crate) enum Op {
     Create {
         parent: u8,
     },
@@ -63,7 +63,7 @@ enum Op {
     Replace,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let (group, node, object) = (any::<u8>(), 0..NODES, any::<u16>());
     prop_oneof![
         3 => group.prop_map(|parent| Op::Create { parent }),
@@ -179,7 +179,7 @@ impl Model {
     }
 }
 
-fn run(ops: &[Op]) {
+pub(crate) fn run(ops: &[Op]) {
     let mm = kernel::build(100, &MmConfig::new(2, 12).nodes(u32::from(NODES)));
     let mut list = Some(mm.list_lru(Scope::Groups, None).expect("configured"));
     let mut model = Model {

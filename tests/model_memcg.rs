@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 #[path = "common/host.rs"]
-mod host;
+pub(crate) mod host;
 #[path = "common/kernel.rs"]
 mod kernel;
 
@@ -22,7 +22,7 @@ use host::{Host, run_as};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(crate) enum Op {
     Create {
         parent: u8,
     },
@@ -69,7 +69,7 @@ enum Op {
     DrainLru,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let (group, folio) = (any::<u8>(), any::<u16>());
     let frames = prop::option::weighted(0.8, 0u16..200);
     prop_oneof![
@@ -203,7 +203,7 @@ fn machine() -> Mm<Host> {
         .unwrap()
 }
 
-fn run(ops: Vec<Op>) {
+pub(crate) fn run(ops: Vec<Op>) {
     let mm = machine();
     let mut model = Model {
         groups: vec![Group {

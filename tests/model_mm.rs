@@ -1,7 +1,7 @@
 //! Random programs of folios and groups against a naive model, everything compared after each step.
 
 #[path = "common/host.rs"]
-mod host;
+pub(crate) mod host;
 #[path = "common/kernel.rs"]
 mod kernel;
 
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 const FRAMES: u64 = 700;
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(crate) enum Op {
     Create { parent: u8 },
     Remove { group: u8 },
     SetMax { group: u8, frames: u16 },
@@ -39,7 +39,7 @@ enum Op {
     DrainPagesets,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let (group, page) = (any::<u8>(), any::<u16>());
     prop_oneof![
         2 => group.prop_map(|parent| Op::Create { parent }),
@@ -172,7 +172,7 @@ impl Model {
     }
 }
 
-fn run(ops: Vec<Op>) {
+pub(crate) fn run(ops: Vec<Op>) {
     let mm = machine(FRAMES, 2, 12);
     let mut model = Model::new();
     let mut held = Vec::new();

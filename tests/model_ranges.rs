@@ -1,16 +1,16 @@
 //! Operations on ranges against a naive model: what each frame is.
 
 #[path = "common/host.rs"]
-mod host;
+pub(crate) mod host;
 #[path = "common/machine.rs"]
-mod machine;
+pub(crate) mod machine;
 
 use framekeeper::{
     Balloon, Cma, CmaBlock, Config, Contig, ContigError, FrameRange, MarkError, Mobility, Moved,
     OnlineError, Order, PageAllocator, Pages, Pfn, Reported, Request, WasBad,
 };
 use host::Host;
-use machine::{Random, allocator, one_region};
+use machine::{Choices, allocator, one_region};
 
 const FIRST: u64 = (1 << 20) + 300;
 const FRAMES: u64 = 10_000;
@@ -24,7 +24,7 @@ enum Frame {
     Offline,
 }
 
-struct Model {
+pub(crate) struct Model {
     frames: Vec<Frame>,
     bad: Vec<bool>,
     /// Ranges that went offline, and came back.
@@ -79,7 +79,7 @@ fn step<'a>(
     balloon: &mut Balloon<'a, Host, 8>,
     out: &mut Out<'a>,
     model: &mut Model,
-    random: &mut Random,
+    random: &mut impl Choices,
 ) {
     let start = FIRST + random.below(FRAMES);
     let most = [1500, 9][random.below(2) as usize];
@@ -190,57 +190,59 @@ fn step<'a>(
     assert_eq!(allocator.free_frames(), free);
 }
 
+/// A program on a machine of one shard or more. All must have come back at its end, which tells what happened.
+pub(crate) fn run(shards: Option<u32>, steps: u32, random: &mut impl Choices) -> Model {
+    let mut map = one_region(FIRST, FRAMES);
+    map.reserve(Pfn(FIRST + 900).addr(12), 7 << 12).unwrap();
+    let config = Config {
+        shards,
+        ..Config::default()
+    };
+    let allocator = allocator(map, &config).unwrap();
+    let mut model = Model {
+        frames: vec![Frame::Free; FRAMES as usize],
+        bad: vec![false; FRAMES as usize],
+        went: 0,
+        came: 0,
+    };
+    let reserved = FrameRange::new(Pfn(FIRST + 900), Pfn(FIRST + 907));
+    model.set(reserved, Frame::Free, Frame::Reserved);
+    let start = (FIRST + 6_000).next_multiple_of(512);
+    let area = FrameRange::new(Pfn(start), Pfn(start + 1536));
+    let cma = Cma::new(&allocator, area, stay).unwrap();
+    let mut balloon = Balloon::new(&allocator);
+    let mut out = Out {
+        pages: Vec::new(),
+        contigs: Vec::new(),
+        pieces: Vec::new(),
+    };
+    for n in 0..steps {
+        if random.are_over() {
+            break;
+        }
+        step(&allocator, &cma, &mut balloon, &mut out, &mut model, random);
+        if n % 16 == 0 {
+            allocator.check().unwrap();
+        }
+    }
+    drop((out, balloon));
+    allocator.check().unwrap();
+    drop(cma);
+    allocator.drain_all();
+    let counts = allocator.zone_counts().next().unwrap();
+    let bad = model.count(|frame, bad| bad && frame != Frame::Offline);
+    assert_eq!(counts.free + bad, counts.managed);
+    assert_eq!((counts.isolated, counts.cma, counts.ballooned), (0, 0, 0));
+    allocator.check().unwrap();
+    model
+}
+
 #[test]
 fn random_ranges_are_what_the_model_says_after_every_step() {
     for seed in 1..=4 {
-        let mut map = one_region(FIRST, FRAMES);
-        map.reserve(Pfn(FIRST + 900).addr(12), 7 << 12).unwrap();
-        let config = Config {
-            shards: (seed % 2 == 0).then_some(1),
-            ..Config::default()
-        };
-        let allocator = allocator(map, &config).unwrap();
-        let mut model = Model {
-            frames: vec![Frame::Free; FRAMES as usize],
-            bad: vec![false; FRAMES as usize],
-            went: 0,
-            came: 0,
-        };
-        let reserved = FrameRange::new(Pfn(FIRST + 900), Pfn(FIRST + 907));
-        model.set(reserved, Frame::Free, Frame::Reserved);
-        let start = (FIRST + 6_000).next_multiple_of(512);
-        let area = FrameRange::new(Pfn(start), Pfn(start + 1536));
-        let cma = Cma::new(&allocator, area, stay).unwrap();
-        let mut random = Random(seed);
-        let mut balloon = Balloon::new(&allocator);
-        let mut out = Out {
-            pages: Vec::new(),
-            contigs: Vec::new(),
-            pieces: Vec::new(),
-        };
-        for n in 0..3000 {
-            step(
-                &allocator,
-                &cma,
-                &mut balloon,
-                &mut out,
-                &mut model,
-                &mut random,
-            );
-            if n % 16 == 0 {
-                allocator.check().unwrap();
-            }
-        }
-        drop((out, balloon));
-        allocator.check().unwrap();
-        drop(cma);
-        allocator.drain_all();
-        let counts = allocator.zone_counts().next().unwrap();
-        let bad = model.count(|frame, bad| bad && frame != Frame::Offline);
-        assert_eq!(counts.free + bad, counts.managed);
-        assert_eq!((counts.isolated, counts.cma, counts.ballooned), (0, 0, 0));
+        let shards = (seed % 2 == 0).then_some(1);
+        let model = run(shards, 3000, &mut machine::Random(seed));
         assert!(model.count(|_, bad| bad) > 2 && model.went > 5 && model.came > 0);
-        allocator.check().unwrap();
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use framekeeper::report::MemoryStat;
 use framekeeper::{
-    Backing, CpuId, Folio, MemcgId, Mm, MmConfig, Order, PageState, Request, StateChange,
+    Backing, CpuId, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PageState, Request, StateChange,
 };
 use host::{Host, run_as};
 use kernel::{build, machine};
@@ -97,8 +97,8 @@ fn states_counted_while_their_folios_move_are_exact_at_rest() {
     );
 }
 
+/// misuse 61.
 fn a_limit_holds_to_the_frame_while_cpus_keep_frames_in_stock() {
-    // misuse 61
     const LIMIT: u64 = 300;
     let mm = machine(3000, 3, 6);
     let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
@@ -133,8 +133,8 @@ fn a_limit_holds_to_the_frame_while_cpus_keep_frames_in_stock() {
     );
 }
 
+/// B30, misuse 35.
 fn groups_that_end_while_their_frames_change_states_leave_exact_counts_to_their_parent() {
-    // B30, misuse 35
     let mut config = MmConfig::new(3, 16);
     // Few, so that frames are given their living group's slots all the time.
     config.memcgs.owners = 24;
@@ -185,9 +185,48 @@ fn groups_that_end_while_their_frames_change_states_leave_exact_counts_to_their_
     );
 }
 
+/// misuse 40, 61, 62: objects come and go on all CPUs while their groups end and limits fall.
+fn bytes_of_objects_are_exact_at_rest_whoever_frees_them_and_whatever_ends() {
+    let mm = machine(600, 3, 8);
+    let parent = mm.create_memcg(MemcgId::ROOT).unwrap();
+    together(4, |thread| {
+        run_as(thread);
+        let mut rng = Rng(u64::from(thread) + 3);
+        let mut mine = Vec::new();
+        let mut group = mm.create_memcg(parent).unwrap();
+        for round in 0..rounds(4000) {
+            match rng.below(12) {
+                0..6 => {
+                    let to = if rng.below(2) == 0 { group } else { parent };
+                    let bytes = rng.below(6000) as u32;
+                    mine.extend(mm.try_charge_bytes(to, NodeId(0), bytes));
+                }
+                6..11 if !mine.is_empty() => {
+                    drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
+                }
+                _ if round % 32 == 0 => {
+                    mm.remove_memcg(group).expect("nobody else knows it");
+                    group = mm.create_memcg(parent).unwrap();
+                }
+                _ if round % 8 == 0 => mm.set_memcg_max(parent, rng.below(400)).unwrap(),
+                _ => mm.drain_memcg_cpu(CpuId(rng.below(3) as u32)),
+            }
+        }
+        drop(mine);
+        mm.remove_memcg(group).expect("nobody else knows it");
+    });
+    run_as(0);
+    (0..3).for_each(|cpu| mm.drain_memcg_cpu(CpuId(cpu)));
+    mm.check().unwrap();
+    assert_eq!(mm.memcg_usage(parent), Ok(0));
+    mm.remove_memcg(parent).unwrap();
+    mm.check().unwrap();
+}
+
 fn main() -> ExitCode {
     run(&tests![
         states_counted_while_their_folios_move_are_exact_at_rest,
+        bytes_of_objects_are_exact_at_rest_whoever_frees_them_and_whatever_ends,
         a_limit_holds_to_the_frame_while_cpus_keep_frames_in_stock,
         groups_that_end_while_their_frames_change_states_leave_exact_counts_to_their_parent,
     ])

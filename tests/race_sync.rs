@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         readers_with_exclusive_ids_never_meet_the_writer,
         readers_without_fences_never_meet_the_writer_behind_an_asymmetric_barrier,
         of_many_grace_periods_at_once_each_is_done_or_refused,
+        a_grace_period_whose_barrier_does_nothing_waits_for_every_pin_all_the_same,
     ])
 }
 
@@ -225,4 +226,56 @@ fn of_many_grace_periods_at_once_each_is_done_or_refused() {
     assert!(done > 0, "of those that meet, one goes on");
     assert_eq!(done + refused.into_inner(), THREADS as usize * each);
     assert_eq!(epoch.synchronize(), Ok(()));
+}
+
+/// Promises a barrier, and does nothing.
+enum NoBarrier {}
+
+// SAFETY: the test that uses it orders its threads by other means than the barrier; the direct map covers nothing.
+#[allow(unsafe_code)]
+unsafe impl Platform for NoBarrier {
+    const CPU_IDS: CpuIds = CpuIds::Exclusive;
+    const BARRIER: Barrier = Barrier::Asymmetric;
+    type RawLock = YieldLock;
+    fn cpu() -> CpuId {
+        Host::cpu()
+    }
+    fn irq_save() -> usize {
+        0
+    }
+    fn irq_restore(_: usize) {}
+    fn direct_map(addr: PhysAddr) -> *mut u8 {
+        Host::direct_map(addr)
+    }
+    fn relax() {
+        Host::relax();
+    }
+}
+
+/// misuse 47.
+fn a_grace_period_whose_barrier_does_nothing_waits_for_every_pin_all_the_same() {
+    // On a CPU of its own, and on one out of range.
+    for reader in [1, 9] {
+        let epoch = epoch::<NoBarrier>(2);
+        let (pinned, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        together(2, |thread| {
+            if thread == 0 {
+                while !pinned.load(Ordering::SeqCst) {
+                    Host::relax();
+                }
+                epoch.synchronize().expect("no other grace period runs");
+                over.store(true, Ordering::SeqCst);
+                return;
+            }
+            run_as(reader);
+            let pin = epoch.pin();
+            // Orders the pin before the grace period, which the barrier does not.
+            pinned.store(true, Ordering::SeqCst);
+            for _ in 0..rounds(1000) {
+                assert!(!over.load(Ordering::SeqCst), "it did not wait");
+                Host::relax();
+            }
+            drop(pin);
+        });
+    }
 }

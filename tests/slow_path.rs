@@ -388,6 +388,53 @@ fn an_oom_hook_that_allocates_asks_nobody_for_another_life() {
     assert!(is_short(&allocator.alloc_with(ONE, &outer)));
     assert_eq!(inner.count(OomStep), 0);
     assert!(inner.count(ReclaimStep) <= ROUNDS);
+
+    // misuse 21, 42: both must not fail, and the hook promises memory that never comes. Rounds are bounded, and so is their product.
+    let reserve: Vec<_> =
+        std::iter::from_fn(|| allocator.try_alloc(ONE.ignore_watermarks()).ok()).collect();
+    let inner = aid(|_| Progress::Freed(0));
+    let mut outer = aid(|_| Progress::Exhausted);
+    outer.oom = Box::new(|| {
+        assert!(is_short(&allocator.alloc_with(ONE.no_fail(), &inner)));
+        Oom::Retry
+    });
+    assert!(is_short(&allocator.alloc_with(ONE.no_fail(), &outer)));
+    assert_eq!((outer.count(OomStep), inner.count(OomStep)), (OOM_CALLS, 0));
+    assert!((1..=OOM_CALLS * ROUNDS).contains(&inner.count(ReclaimStep)));
+    assert!(outer.count(ReclaimStep) <= (OOM_CALLS + 1) * (RETRIES + 1));
+    drop(reserve);
+}
+
+/// Where only a lower zone's reserve is left, a request that no watermark holds back goes on, and is served.
+#[test]
+fn a_request_without_watermarks_counts_what_is_reserved_as_within_reach() {
+    // DMA32 keeps a part of Normal's size from requests that Normal may serve.
+    let mut map = one_region(1 << 19, 1 << 12);
+    map.add(NodeId(0), PhysAddr(1 << 32), 1 << 31).unwrap();
+    let allocator = allocator(map, &Config::default()).unwrap();
+    let unlimited = ONE.ignore_watermarks();
+    let held: RefCell<Vec<Pages<'_, Host>>> = RefCell::default();
+    let all = std::iter::from_fn(|| allocator.try_alloc(unlimited).ok());
+    held.borrow_mut().extend(all);
+    let low = allocator.zones().next().unwrap();
+    let reserve = allocator.zone_counts().next().unwrap().reserves[ZoneKind::Normal as usize];
+    assert!(reserve > 100 && low.free_frames_exact() == 0);
+    // Two rounds free nothing; the third frees a few frames of the lower zone, fewer than it reserves.
+    let rounds = Cell::new(0);
+    let mut aid = aid(|_| {
+        rounds.set(rounds.get() + 1);
+        if rounds.get() == 3 {
+            held.borrow_mut()
+                .retain(|pages| pages.pfn().0 >= (1 << 19) + 50);
+        }
+        Progress::Freed(0)
+    });
+    aid.reclaimable = 50;
+    let pages = allocator.alloc_with(unlimited, &aid).unwrap();
+    assert!(pages.pfn().0 < 1 << 20);
+    assert_eq!(aid.count(OomStep), 0);
+    drop((pages, aid));
+    allocator.check().unwrap();
 }
 
 #[test]

@@ -412,39 +412,20 @@ fn mixing_kinds_raises_the_boost_and_wakes_the_background_once() {
     allocator.check().unwrap();
 }
 
-/// misuse 60: levels far above the zone's size hold every request back that watermarks hold; no sum wraps.
+/// misuse 60: levels above the zone's size are refused; of marks that are, no sum wraps.
 #[test]
-fn levels_beyond_all_memory_hold_back_whoever_keeps_to_them() {
+fn levels_beyond_all_memory_are_refused_and_such_marks_hold_back_whoever_keeps_to_them() {
     let allocator = allocator(one_region(1 << 20, 1 << 12), &Config::default()).unwrap();
     let zone = allocator.zones().next().unwrap();
     allocator.drain_all();
     let most = u64::MAX;
-    let beyond = Levels {
-        min: 0,
-        low: most,
-        high: most,
-        promo: most,
-    };
-    zone.set_levels(beyond).unwrap();
-    assert!(!zone.suffices(
-        Order::ZERO,
-        zone.mark(Level::Low),
-        most,
-        Access::empty(),
-        most
-    ));
-    assert!(!zone.suffices(
-        Order::ZERO,
-        zone.mark(Level::Low),
-        0,
-        Access::empty(),
-        1 << 12
-    ));
-    assert!(
-        zone.set_levels(Levels {
-            min: most,
-            ..beyond
-        })
-        .is_err()
-    );
+    let before = zone.levels();
+    for promo in [most, (1 << 12) + 1] {
+        let beyond = Levels { promo, ..before };
+        let error = zone.set_levels(beyond).unwrap_err();
+        assert_eq!((error.levels, error.managed), (beyond, 1 << 12));
+    }
+    assert_eq!(zone.levels(), before);
+    assert!(!zone.suffices(Order::ZERO, most, most, Access::empty(), most));
+    assert!(!zone.suffices(Order::ZERO, most, 0, Access::empty(), 1 << 12));
 }

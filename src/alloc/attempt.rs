@@ -5,6 +5,7 @@
 //! a refill takes no more than what is above. Of several CPUs at once each may take as much, as in Linux.
 //! Lock ranks: Pageset (tried, or one waited for at a time), Shard. Used by: the ways of a request past its pageset.
 
+use super::deferred::Arrival;
 use super::error::{AllocError, Cause, Shortage};
 use super::request::{Nodes, Reclaim};
 use super::{PageAllocator, Pages, Request};
@@ -96,11 +97,20 @@ impl Attempt {
         more: u64,
     ) -> bool {
         let zone = &entry.zone;
-        let mark = self.floor.mark(zone);
+        let (mark, reserve) = self.kept(entry, request);
         let free = zone.free_frames_exact();
         let most = free.saturating_add(more).min(zone.managed());
-        let reserve = entry.reserve(request.highest());
         zone.suffices(request.order(), mark, reserve, self.access, most)
+    }
+
+    /// How many frames of a zone it must leave: its mark, and what is reserved from requests like this one.
+    #[inline]
+    fn kept<P: Platform>(self, entry: &NodeZone<P>, request: Request) -> (u64, u64) {
+        let reserve = match self.floor {
+            Floor::Nothing => 0,
+            Floor::Level(_) | Floor::PlainMin => entry.reserve(request.highest()),
+        };
+        (self.floor.mark(&entry.zone), reserve)
     }
 
     /// Whether it goes further than an ordinary request may.
@@ -164,12 +174,20 @@ impl<P: Platform> PageAllocator<P> {
     ) -> Result<Pages<'_, P>, AllocError> {
         self.feasible(request)?;
         let attempt = Attempt::last(request, more);
-        let pages = self.attempt(request, attempt).or_else(|| {
-            // Frames may be parked by CPUs that do not need them: no request fails while they are.
-            self.drain_for(request);
-            self.attempt(request, attempt)
-        });
-        pages.ok_or_else(|| self.shortage(request, attempt))
+        loop {
+            let arrived = self.arrived();
+            let pages = self.attempt(request, attempt).or_else(|| {
+                // Frames may be parked by CPUs that do not need them: no request fails while they are.
+                self.drain_for(request);
+                self.attempt(request, attempt)
+            });
+            // Nor while other CPUs are bringing memory.
+            match pages {
+                Some(pages) => return Ok(pages),
+                None if self.await_arrival(request, arrived) == Arrival::Came => {}
+                None => return Err(self.shortage(request, attempt)),
+            }
+        }
     }
 
     /// Asks every zone that may serve, in order.
@@ -310,7 +328,7 @@ impl<P: Platform> PageAllocator<P> {
     pub(super) fn feasible(&self, request: Request) -> Result<(), AllocError> {
         let zones = self.zones_for(request, P::cpu())?;
         let zone = |zone: u8| self.nodes.zone(zone);
-        let mut managed = zones.filter(|&index| zone(index).managed() > 0).peekable();
+        let mut managed = zones.filter(|&index| self.has_memory(index)).peekable();
         if managed.peek().is_none() {
             return Err(AllocError::NoSuchZone(request.highest()));
         }
@@ -348,11 +366,10 @@ impl<P: Platform> PageAllocator<P> {
         };
         let (zone, order) = (&entry.zone, request.order());
         let (free, min) = (zone.free_frames_exact(), zone.levels().min);
-        let mark = attempt.floor.mark(zone);
-        let (level, reserve) = match attempt.floor {
-            Floor::Level(level) => (level, entry.reserve(request.highest())),
-            Floor::PlainMin => (Level::Min, entry.reserve(request.highest())),
-            Floor::Nothing => (Level::Min, 0),
+        let (mark, reserve) = attempt.kept(entry, request);
+        let level = match attempt.floor {
+            Floor::Level(level) => level,
+            Floor::PlainMin | Floor::Nothing => Level::Min,
         };
         // As many single frames would do.
         let singles = free.saturating_sub(order.frames() - 1);

@@ -80,7 +80,7 @@ pub enum CheckError {
     Pageset(CpuId, NodeId, ZoneKind),
     /// A pageset's limits are not those that follow from what the zone manages.
     StaleLimits(CpuId, NodeId, ZoneKind),
-    /// A zone's watermarks or reserves are not those that follow from what it manages.
+    /// A zone's watermarks, reserves or drift threshold are not those that follow from what it manages.
     StaleMarks(NodeId, ZoneKind),
     /// A frame is parked that is misaligned, of another zone, or marked as given out.
     Parked(CpuId, Pfn, Order),
@@ -204,7 +204,8 @@ impl<P: Platform> PageAllocator<P> {
             }
             if self.deferral.is_done()
                 && (entry.zone.levels() != self.nodes.fresh_levels(entry, &self.config.tuning)
-                    || entry.reserves() != self.nodes.fresh_reserves(entry))
+                    || entry.reserves() != self.nodes.fresh_reserves(entry)
+                    || entry.zone.drift_threshold() != self.nodes.fresh_drift(entry))
             {
                 return Err(CheckError::StaleMarks(node, kind));
             }
@@ -234,7 +235,7 @@ impl fmt::Display for CheckError {
             Self::StaleMarks(node, kind) => {
                 write!(
                     f,
-                    "node {} zone {kind}: watermarks or reserves are stale",
+                    "node {} zone {kind}: watermarks, reserves or drift threshold are stale",
                     node.0
                 )
             }

@@ -9,6 +9,7 @@ use core::fmt;
 use super::Contents;
 use crate::addr::{CpuId, NodeId, PhysAddr};
 use crate::boot::{MemoryError, StorageFull};
+use crate::node::formulas::most_scale_factor;
 use crate::node::{MAX_NODES, StartCpus, Tuning, ZoneLimits};
 
 /// The most CPUs an instance may have.
@@ -85,7 +86,7 @@ pub enum InitError {
     Distance(NodeId, NodeId),
     /// More shards than a zone can have, or 0.
     Shards(u32),
-    /// `Tuning::scale_factor` is 0 or above 3000.
+    /// `Tuning::scale_factor` is 0 or above 3000, or above 1000 by Linux 5.4's rule.
     ScaleFactor(u32),
     /// `Tuning::fraction` is below 8.
     Fraction(u32),
@@ -124,7 +125,8 @@ impl Config {
         {
             return Err(InitError::Shards(shards));
         }
-        if !(1..=3000).contains(&self.tuning.scale_factor) {
+        let most = most_scale_factor(self.tuning.edition);
+        if !(1..=most).contains(&self.tuning.scale_factor) {
             return Err(InitError::ScaleFactor(self.tuning.scale_factor));
         }
         if let Some(fraction @ 0..8) = self.tuning.fraction {
@@ -191,7 +193,10 @@ impl fmt::Display for InitError {
                 write!(f, "{shards} shards: at least 1 and at most {MAX_SHARDS}")
             }
             Self::ScaleFactor(factor) => {
-                write!(f, "scale factor {factor}: at least 1 and at most 3000")
+                write!(
+                    f,
+                    "scale factor {factor}: at least 1 and at most 3000, 1000 by Linux 5.4's rule"
+                )
             }
             Self::Fraction(fraction) => {
                 write!(

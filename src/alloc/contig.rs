@@ -139,6 +139,7 @@ impl<P: Platform> Drop for Contig<'_, P> {
         self.allocator.clear(|| self.frames);
         let zone = self.allocator.nodes.zone(self.zone);
         let given = zone.give_range(self.frames, &IrqOff::new());
+        // Only a corrupted zone refuses what its owner gives; it counts the fault, and the frames stay out.
         debug_assert_eq!(given, Ok(()), "{self:?}");
         self.allocator.reopen_pagesets(self.zone);
     }

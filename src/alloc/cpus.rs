@@ -45,6 +45,7 @@ impl<P: Platform> PageAllocator<P> {
         change: impl FnOnce() -> Result<(), CpuError>,
     ) -> Result<u32, CpuError> {
         change()?;
+        self.renew_drift();
         let mut changed = 0;
         for index in 0..self.nodes.zones().len() as u8 {
             let of_zone = self.pagesets.of_zone(index);

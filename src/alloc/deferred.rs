@@ -10,18 +10,23 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use super::PageAllocator;
 use super::hotplug::ReleaseError;
+use super::{PageAllocator, Request};
 use crate::addr::{CpuId, FrameRange, Order};
 use crate::boot::LateMemory;
-use crate::node::{Section, Stage};
+use crate::node::{Claimant, Section, Stage};
 use crate::platform::{IrqOff, Platform};
 use crate::rank::Rank;
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::twin::left_out;
 use crate::sync::{Lock, Ranked};
 
 /// Ranges that may wait for the end of deferred initialisation.
 const MOST_QUEUED: usize = 64;
+
+/// Turns of [`Platform::relax`] for which a request waits for a section that another CPU is bringing: some milliseconds, many times what
+/// one takes, unless all its memory is filled as well.
+const MOST_TURNS: u32 = 1 << 19;
 
 /// How far deferred initialisation has come.
 #[derive(Debug)]
@@ -56,6 +61,17 @@ pub enum FinishError {
     Unfinished(FrameRange),
 }
 
+/// What came of waiting for a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Arrival {
+    /// Some are online that were not: look again.
+    Came,
+    /// One is on its way still: the calling CPU brings it, or another takes very long.
+    Late,
+    /// None is on its way.
+    None,
+}
+
 impl<P: Platform> Deferral<P> {
     pub(super) fn new(deferred: bool) -> Self {
         Self {
@@ -78,6 +94,8 @@ impl<P: Platform> Deferral<P> {
         is_online: impl Fn() -> bool,
         off: &IrqOff<P>,
     ) -> Result<(), (Option<ReleaseError>, LateMemory)> {
+        let early = left_out::<P>("deferred: the end is looked for under the queue's lock")
+            .then(|| self.is_done() || is_online());
         let mut queue = self.queue.lock(off);
         let frames = memory.frames();
         let meets = |other: &LateMemory| !other.frames().intersect(frames).is_empty();
@@ -85,7 +103,7 @@ impl<P: Platform> Deferral<P> {
             return Err((Some(ReleaseError::Released(frames.start())), memory));
         }
         // Looked at under the lock: what is queued after the last look of `finish_deferred` would wait for ever.
-        if self.is_done() || is_online() {
+        if early.unwrap_or_else(|| self.is_done() || is_online()) {
             return Err((None, memory));
         }
         queue
@@ -95,7 +113,7 @@ impl<P: Platform> Deferral<P> {
     }
 
     /// The next range that waits; with none, the end.
-    fn close(&self, off: &IrqOff<P>) -> Option<LateMemory> {
+    pub(super) fn close(&self, off: &IrqOff<P>) -> Option<LateMemory> {
         let mut queue = self.queue.lock(off);
         let next = queue.0.pop();
         if next.is_none() {
@@ -110,7 +128,8 @@ impl<P: Platform> PageAllocator<P> {
     /// frames that this call brought. As many CPUs as there are may call it at once, and again; one with nothing to do returns 0.
     ///
     /// A section is claimed by one CPU in one step, without waiting. A CPU that stops half-way keeps its claim for ever, since
-    /// nobody can tell it from a slow one: then [`finish_deferred`](Self::finish_deferred) names the section.
+    /// nobody can tell it from a slow one: then [`finish_deferred`](Self::finish_deferred) names the section. A request that finds
+    /// nothing else waits some milliseconds for sections that other CPUs have begun; a worker should not be moved to another CPU.
     pub fn deferred_init(&self, worker: CpuId) -> u64 {
         if self.deferral.is_done() {
             return 0;
@@ -171,7 +190,7 @@ impl<P: Platform> PageAllocator<P> {
 
     /// For a request that finds `zone` too empty: brings whole sections of it online, on the caller's time, until they have at
     /// least the frames of a block of `order`. Whether it found any; then the request is worth another try, and as many
-    /// more as this says so: each takes a section at least.
+    /// more as this says so: each takes a section at least. What others have begun it does not wait for.
     #[cold]
     pub(crate) fn grow_on_demand(&self, zone: u8, order: Order) -> bool {
         if self.deferral.is_done() {
@@ -184,6 +203,59 @@ impl<P: Platform> PageAllocator<P> {
             frames += self.bring_online(section);
         }
         frames > 0
+    }
+
+    /// How many deferred sections have come online. Noted before an attempt, for [`await_arrival`](Self::await_arrival) after it.
+    pub(super) fn arrived(&self) -> u32 {
+        self.nodes.arrived()
+    }
+
+    /// For a request that found too little: whether a section that another CPU was bringing has come online since `before` were;
+    /// waits for one that is on its way. Nobody may hold a lock, nor mask interrupts for longer than a section takes. Each answer of
+    /// [`Came`](Arrival::Came) is for another section, so as many tries come to an end.
+    #[cold]
+    pub(super) fn await_arrival(&self, request: Request, before: u32) -> Arrival {
+        self.arrival(request, before, MOST_TURNS)
+    }
+
+    /// [`await_arrival`](Self::await_arrival) for so many turns.
+    pub(super) fn arrival(&self, request: Request, before: u32, turns: u32) -> Arrival {
+        if left_out::<P>("deferred: a request waits for what is on its way") {
+            return Arrival::None;
+        }
+        let claimant = self.claimant(request);
+        // The CPU that asks goes on with a section of its own when it has an answer.
+        if claimant == Some(Claimant::Other) {
+            for _ in 0..turns {
+                if self.arrived() != before {
+                    break;
+                }
+                P::relax();
+            }
+        }
+        // Looked at last: what is claimed no more has arrived.
+        match claimant {
+            _ if self.arrived() != before => Arrival::Came,
+            Some(_) => Arrival::Late,
+            None => Arrival::None,
+        }
+    }
+
+    /// Who is bringing a section of a zone that may serve the request.
+    fn claimant(&self, request: Request) -> Option<Claimant> {
+        if self.deferral.is_done() {
+            return None;
+        }
+        let own = P::cpu();
+        let zones = self.zones_for(request, own).ok()?;
+        let claimants = zones.filter_map(|zone| self.nodes.arriving(zone, own));
+        claimants.reduce(Claimant::or)
+    }
+
+    /// Whether the zone has memory, or will.
+    pub(super) fn has_memory(&self, zone: u8) -> bool {
+        let is_to_come = || !self.deferral.is_done() && self.nodes.is_deferred(zone);
+        self.nodes.zone(zone).managed() > 0 || is_to_come()
     }
 
     /// Whether [`grow_on_demand`](Self::grow_on_demand) may find something. A hint.

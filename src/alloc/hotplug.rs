@@ -217,7 +217,7 @@ impl<P: Platform> PageAllocator<P> {
         for i in first..range.end().0.div_ceil(size) {
             let at = Pfn(i * size);
             if let Some(section) = self.nodes.hotplug_section(at)
-                && !section.claim(from)
+                && !section.claim::<P>(from)
             {
                 return Err(match section.stage() {
                     Stage::Absent => HotplugError::Absent(at),

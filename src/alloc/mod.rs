@@ -19,6 +19,8 @@ mod contents;
 mod contig;
 mod cpus;
 mod deferred;
+#[cfg(all(test, loom))]
+mod deferred_loom_tests;
 mod error;
 mod fast;
 mod hotplug;
@@ -45,6 +47,7 @@ use crate::pageset::{Cache, Pagesets, Pressure};
 use crate::platform::{IrqOff, Platform};
 use crate::rank::Rank;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::sync::twin::left_out;
 use crate::sync::{Lock, Ranked};
 use crate::zone::{Mobility, Zone};
 
@@ -204,21 +207,33 @@ impl<P: Platform> PageAllocator<P> {
         self.recompute();
     }
 
-    /// Recomputes watermarks, reserves and pageset limits. Call it after every change of managed memory, once for all
+    /// Recomputes watermarks, reserves, drift thresholds and pageset limits. Call it after every change of managed memory, once for all
     /// zones, without a lock. Returns how many pagesets got new limits. Until deferred initialisation is finished, watermarks and
     /// reserves stay zero: the sum that they are shares of is not known yet.
     pub(crate) fn recompute(&self) -> u32 {
-        {
-            let off = IrqOff::new();
-            let _turn = self.turn.lock(&off);
-            self.nodes.renew_firsts();
-            if self.deferral.is_done() {
-                self.nodes.recompute(&self.config.tuning);
-            }
-        }
+        self.recompute_marks();
         (0..self.nodes.zones().len() as u8)
             .map(|index| self.refresh_pagesets(index))
             .sum()
+    }
+
+    /// The part of [`recompute`](Self::recompute) that is about zones.
+    fn recompute_marks(&self) {
+        let off = IrqOff::new();
+        let _turn =
+            (!left_out::<P>("limits: one recomputes at a time")).then(|| self.turn.lock(&off));
+        self.nodes.renew_firsts();
+        if self.deferral.is_done() {
+            self.nodes.recompute(&self.config.tuning);
+        }
+        self.nodes.renew_drift(&off);
+    }
+
+    /// The part of [`recompute`](Self::recompute) that is about how far counts may lag.
+    fn renew_drift(&self) {
+        let off = IrqOff::new();
+        let _turn = self.turn.lock(&off);
+        self.nodes.renew_drift(&off);
     }
 
     /// Recomputes the limits of one zone's pagesets. Returns how many got new ones.

@@ -1,12 +1,13 @@
 //! What a request does when too little is free and somebody can make room.
 //!
 //! Owns: [`PageAllocator::alloc_with`]; the order of its steps (Linux: `__alloc_pages_slowpath`).
-//! Invariants: every request ends: after [`RETRIES`] rounds without progress, [`OOM_CALLS`] calls of the out-of-memory hook, or
+//! Invariants: every request ends: after [`RETRIES`] rounds without progress, as many waits for memory that others bring, [`OOM_CALLS`] calls of the out-of-memory hook, or
 //! [`ROUNDS`] rounds in all. No lock is held, and interrupts are as the caller has them, while [`Relief`] is called. A
 //! caller that reclaims is never made to reclaim.
 //! Lock ranks: none while it waits; Pageset and Shard in turn for its attempts. Used by: kernels, by way of reclaim or their own relief.
 
 use super::attempt::Attempt;
+use super::deferred::Arrival;
 use super::relief::{Caller, Compaction, Need, Oom, Progress, Relief};
 use super::request::{Nodes, Persistence, Reclaim};
 use super::{AllocError, PageAllocator, Pages, Request};
@@ -90,6 +91,8 @@ impl<P: Platform> PageAllocator<P> {
                 && (is_costly(request) || request.kind() != Mobility::Movable),
             may_compact,
             idle: 0,
+            arrived: 0,
+            waits: 0,
             compactions: 0,
             oom_calls: 0,
         };
@@ -140,6 +143,10 @@ struct Rounds<'a, 'r, P: Platform> {
     compact_first: bool,
     /// Rounds since the last progress.
     idle: u32,
+    /// Deferred sections that were online when the round began.
+    arrived: u32,
+    /// How often it gave up the CPU for one that was late.
+    waits: u32,
     compactions: u32,
     oom_calls: u32,
 }
@@ -147,6 +154,7 @@ struct Rounds<'a, 'r, P: Platform> {
 impl<'a, P: Platform> Rounds<'a, '_, P> {
     fn round(&mut self) -> Round<'a, P> {
         let (request, relief) = (self.request, self.relief);
+        self.arrived = self.allocator.arrived();
         self.allocator.wake_for(request, relief);
         if let Some(pages) = self.attempt() {
             return Round::Served(pages);
@@ -173,6 +181,10 @@ impl<'a, P: Platform> Rounds<'a, '_, P> {
         }
         if !direct || caller == Caller::Reclaiming {
             return Round::Failed;
+        }
+        // Memory that is about to come costs nobody anything.
+        if self.waits_for_arrival() {
+            return Round::Again;
         }
         let progress = if self.compact_first {
             Progress::Freed(0)
@@ -240,6 +252,22 @@ impl<'a, P: Platform> Rounds<'a, '_, P> {
         })
     }
 
+    /// Whether more is online now than when the round began, or may be after the moment that this gives others.
+    fn waits_for_arrival(&mut self) -> bool {
+        if self.waits == RETRIES {
+            return self.allocator.arrived() != self.arrived;
+        }
+        match self.allocator.await_arrival(self.request, self.arrived) {
+            Arrival::Came => true,
+            Arrival::Late => {
+                self.waits += 1;
+                self.relief.wait();
+                true
+            }
+            Arrival::None => false,
+        }
+    }
+
     /// Whether a request of this kind makes more than one round.
     fn goes_on(&self, compaction: Compaction) -> bool {
         match self.request.persistence() {
@@ -282,7 +310,10 @@ impl<'a, P: Platform> Rounds<'a, '_, P> {
     fn could_suffice(&self) -> bool {
         let (request, nodes) = (self.request, &self.allocator.nodes);
         let reclaimable = self.relief.reclaimable(&self.need);
-        let attempt = Attempt::min(request, self.access);
+        let attempt = match request.ignores_watermarks() {
+            true => Attempt::unlimited(request),
+            false => Attempt::min(request, self.access),
+        };
         let Ok(mut zones) = self.allocator.zones_for(request, P::cpu()) else {
             return false;
         };
@@ -320,6 +351,9 @@ impl<'a, P: Platform> Rounds<'a, '_, P> {
         let last = Attempt::last(request, self.access);
         if let Some(pages) = self.allocator.attempt(request, last) {
             return Round::Served(pages);
+        }
+        if self.waits_for_arrival() {
+            return Round::Again;
         }
         self.oom_calls += 1;
         match self.relief.oom(&self.need) {

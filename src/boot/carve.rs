@@ -1,7 +1,8 @@
 //! The crate's own memory, and every access through the direct map (UNSAFE 1).
 //!
 //! Owns: [`Storage`], bytes that belong to one instance for ever; [`Bump`], which carves typed slots from them;
-//! [`LateSlots`], those of them that are initialised when their memory comes online, and runs of them.
+//! [`LateSlots`], those of them that are initialised when their memory comes online, and runs of them; [`Lent`], values in
+//! frames that an instance lends itself.
 //! Invariants: a byte is carved at most once; every carved slot is initialised before it is reachable.
 //! Lock ranks: none. Used by: every layer's constructor.
 #![allow(unsafe_code)]
@@ -12,8 +13,8 @@ use core::ptr::NonNull;
 use super::error::{StorageError, StorageFull};
 use crate::addr::{FrameRange, Pfn, PhysAddr};
 use crate::platform::Platform;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{CachePadded, PerCpu};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{CachePadded, PerCpu, Pinned};
 
 /// Bytes owned by one instance until the program ends.
 #[derive(Debug)]
@@ -404,6 +405,63 @@ pub(crate) fn find_other<P: Platform>(frames: FrameRange, byte: u8) -> Option<(P
         }
     }
     None
+}
+
+/// Values in frames that the instance lends itself for a while. Reached under a pin only, and given back after a grace period.
+#[derive(Debug)]
+pub(crate) struct Lent<T: 'static> {
+    first: AtomicPtr<T>,
+    count: AtomicU32,
+}
+
+impl<T: Default + Sync> Lent<T> {
+    /// No values.
+    pub(crate) fn none() -> Self {
+        Self {
+            first: AtomicPtr::new(core::ptr::null_mut()),
+            count: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes `count` values, behind the places of `skip` others. The caller owns the frames, and gives them back only after
+    /// [`end`](Self::end) and a grace period. Says whether the frames are large enough, and the direct map reaches them.
+    pub(crate) fn begin<P: Platform>(&self, frames: FrameRange, skip: u32, count: u32) -> bool {
+        let end = (u64::from(skip) + u64::from(count)) * size_of::<T>() as u64;
+        let start = NonNull::new(P::direct_map(frames.start().addr(P::PAGE_SHIFT)));
+        let Some(start) = start.filter(|_| end <= frames.frames() << P::PAGE_SHIFT) else {
+            return false;
+        };
+        // SAFETY: in the frames, as just checked, which the direct map reaches as one range.
+        let first = unsafe { start.cast::<T>().add(skip as usize) };
+        for i in 0..count as usize {
+            // SAFETY: as above.
+            let place = unsafe { first.add(i) };
+            // SAFETY: as above. Frames are aligned to pages, and nobody else uses them.
+            unsafe { place.write(T::default()) };
+        }
+        self.count.store(count, Ordering::Relaxed);
+        // Release pairs with the Acquire of `get`.
+        self.first.store(first.as_ptr(), Ordering::Release);
+        true
+    }
+
+    /// One of the values.
+    #[inline]
+    pub(crate) fn get<'p, P: Platform>(&self, _: &'p Pinned<'_, P>, index: u32) -> Option<&'p T> {
+        let first = NonNull::new(self.first.load(Ordering::Acquire))?;
+        if index >= self.count.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: below the count, so one of the places of `begin`.
+        let place = unsafe { first.add(index as usize) };
+        // SAFETY: `begin` wrote it; it is not given back while the pin lives.
+        Some(unsafe { place.as_ref() })
+    }
+
+    /// Nobody finds the values from now on.
+    pub(crate) fn end(&self) {
+        self.first.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
 }
 
 /// The largest alignment of a slot.

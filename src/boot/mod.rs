@@ -15,7 +15,7 @@ mod refused;
 mod regions;
 
 pub use carve::Storage;
-pub(crate) use carve::{Bump, LateRun, LateSlots, fill_frames, find_other};
+pub(crate) use carve::{Bump, LateRun, LateSlots, Lent, fill_frames, find_other};
 pub use error::{MapError, MemoryError, RegionKind, StorageError, StorageFull};
 pub use map::{BootMap, PHYS_LIMIT, SECTION_BYTES, TAKE_FLOOR};
 pub use memory::{LateMemory, Memory};

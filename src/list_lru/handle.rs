@@ -93,6 +93,28 @@ impl<'m, T: ListItem, P: Platform> ListLru<'m, T, P> {
         })
     }
 
+    /// Names the shrinker whose bits are set from now on when objects come to a list that was empty; those of lists that are
+    /// not empty are set now.
+    ///
+    /// # Errors
+    /// [`ListLruError::NoSuchShrinker`].
+    pub fn ask(&self, shrinker: ShrinkerId) -> Result<(), ListLruError> {
+        let slot = self.view.shrinkers.slot_of(shrinker);
+        let slot = slot.ok_or(ListLruError::NoSuchShrinker)?;
+        self.list.shrinker.store(slot, Ordering::Relaxed);
+        let lruvecs = self.view.memcgs.slots() * self.view.memcgs.nodes();
+        for lruvec in 0..lruvecs {
+            // Under the lock: whoever adds after this sees the shrinker, and what was added before is seen here.
+            let off = IrqOff::new();
+            if let Some(place) = self.view.lock_live(self.list, lruvec, &off)
+                && place.slot.len() > 0
+            {
+                self.view.mark(self.list, lruvec);
+            }
+        }
+        Ok(())
+    }
+
     /// Adds an object as the newest of a group on a node. The list owns it until it is deleted, isolated, or removed by a walk.
     /// Returns the group that has it: the parent if the named one is dying.
     ///

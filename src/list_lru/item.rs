@@ -27,6 +27,9 @@
 //! at is ever made, and an early look, before the lock, is a stale answer and not a race.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "alloc")]
+extern crate alloc as heap;
+
 use core::marker::PhantomData;
 use core::ptr::{NonNull, null_mut};
 
@@ -80,22 +83,24 @@ pub trait ListItem: Sized + Sync + 'static {
 /// # Safety
 ///
 /// Between `into_raw` and the `from_raw` that undoes it, the object is valid for shared use from any thread, stays where it is, and is
-/// not borrowed mutably. For an `Arc<T>` these are `Arc::into_raw` and `Arc::from_raw`:
+/// not borrowed mutably. With the feature `alloc`, an `Arc` is one: its count keeps the object. A kernel's own counted pointer
+/// gives up its count in `into_raw`, as `Arc::into_raw` does:
 ///
 /// ```
 /// # use core::ptr::NonNull;
 /// # use framekeeper::list_lru::{ItemPointer, Link, ListItem};
 /// # use std::sync::Arc;
 /// # struct Inode { link: Link }
-/// # impl ListItem for Inode { type Pointer = Arc<Inode>; fn link(&self) -> &Link { &self.link } }
+/// # impl ListItem for Inode { type Pointer = Counted; fn link(&self) -> &Link { &self.link } }
+/// struct Counted(Arc<Inode>);
 /// // SAFETY: the count that `into_raw` gives up keeps the object where it is, shared, until `from_raw` takes it back.
-/// unsafe impl ItemPointer<Inode> for Arc<Inode> {
+/// unsafe impl ItemPointer<Inode> for Counted {
 ///     fn into_raw(self) -> NonNull<Inode> {
-///         NonNull::new(Arc::into_raw(self).cast_mut()).expect("an Arc is not null")
+///         NonNull::new(Arc::into_raw(self.0).cast_mut()).expect("an Arc is not null")
 ///     }
 ///     unsafe fn from_raw(raw: NonNull<Inode>) -> Self {
 ///         // SAFETY: the caller has it from `into_raw`, and uses it once.
-///         unsafe { Arc::from_raw(raw.as_ptr()) }
+///         Self(unsafe { Arc::from_raw(raw.as_ptr()) })
 ///     }
 /// }
 /// ```
@@ -118,6 +123,20 @@ unsafe impl<T: Sync + 'static> ItemPointer<T> for &'static T {
     unsafe fn from_raw(raw: NonNull<T>) -> Self {
         // SAFETY: it came from a `&'static T`.
         unsafe { raw.as_ref() }
+    }
+}
+
+// SAFETY: the count that `into_raw` gives up keeps the object where it is, shared, until `from_raw` takes it back. It is `Send`
+// and `Sync`, so any thread may be the last to drop it.
+#[cfg(feature = "alloc")]
+unsafe impl<T: Send + Sync + 'static> ItemPointer<T> for heap::sync::Arc<T> {
+    fn into_raw(self) -> NonNull<T> {
+        let raw = heap::sync::Arc::into_raw(self).cast_mut();
+        NonNull::new(raw).expect("an Arc is not null")
+    }
+    unsafe fn from_raw(raw: NonNull<T>) -> Self {
+        // SAFETY: the caller has it from `into_raw`, and uses it once.
+        unsafe { heap::sync::Arc::from_raw(raw.as_ptr()) }
     }
 }
 

@@ -7,13 +7,12 @@
 //! reference, so that another last put sees that it must unlink.
 //! Lock ranks: takes `LruVec`, one at a time, at most [`SCAN`] frames a hold. Used by: mm (handles), reclaim.
 
-use core::ops::AddAssign;
-
 use arrayvec::ArrayVec;
 
+use super::End;
 use super::in_hand::{Hands, Tally};
 use super::lock::Locked;
-use super::lruvec::End;
+use super::policy::ListNo;
 use super::{ListKind, View};
 use crate::addr::ZoneKind;
 use crate::frame::{Flags, FrameList, FrameNo, Put, Record, Settled, State, Unlinked};
@@ -30,15 +29,16 @@ const MOST_SKIPPED: u32 = 32 << 10;
 /// Frames in one hold's hands.
 pub(crate) type Scanned = ArrayVec<FrameNo, SCAN>;
 
-/// What a scan of a tail brought.
-#[derive(Debug, Default)]
-pub(crate) struct Tail {
+/// A scan of tails, under one hold.
+struct Scan<'s> {
     /// Isolated, each with a reference.
-    pub(crate) isolated: Scanned,
+    isolated: &'s mut Scanned,
+    /// Entries to be looked at.
+    want: u32,
     /// Entries looked at.
-    pub(crate) scanned: u32,
+    scanned: u32,
     /// Entries passed over since their zone is too high.
-    pub(crate) skipped: u32,
+    skipped: u32,
 }
 
 impl<P: Platform> View<'_, P> {
@@ -73,55 +73,76 @@ impl<P: Platform> View<'_, P> {
         state
     }
 
-    /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a list, whose zones are `highest` or below it.
+    /// Isolates up to `want` frames, at most [`SCAN`], from the old end of a kind's lists, the oldest list first, whose zones are
+    /// `highest` or below it. The policy may take active frames for inactive ones, if those are next. Returns how many were looked
+    /// at.
     pub(crate) fn isolate_tail(
         self,
         lruvec: LruVecIndex,
         kind: ListKind,
         want: u32,
         highest: ZoneKind,
+        isolated: &mut Scanned,
         off: &IrqOff<P>,
-    ) -> Tail {
-        let mut tail = Tail::default();
+    ) -> u32 {
         let mut taken = self.tally(Hands::Taken);
         let Some(mut held) = self.lock_index(lruvec, off) else {
-            return tail;
+            return 0;
         };
+        let want = want.min(isolated.remaining_capacity() as u32);
+        let mut scan = Scan {
+            isolated,
+            want,
+            scanned: 0,
+            skipped: 0,
+        };
+        for list in held.lruvec.candidates(kind) {
+            self.isolate_from(list, highest, &mut held, &mut scan, &mut taken);
+            if scan.scanned == want {
+                break;
+            }
+        }
+        scan.scanned
+    }
+
+    /// The same from one list.
+    fn isolate_from(
+        self,
+        list: ListNo,
+        highest: ZoneKind,
+        held: &mut Locked<'_, P>,
+        scan: &mut Scan<'_>,
+        taken: &mut Tally<'_, P>,
+    ) {
         let mut aside = FrameList::default();
-        let budget = want.min(SCAN as u32).min(held.lruvec.list(kind).len());
-        while tail.scanned < budget
-            && let Some(frame) = held.lruvec.list(kind).back()
+        let mut budget = (scan.want - scan.scanned).min(held.lruvec.list(list).len());
+        while budget > 0
+            && let Some(frame) = held.lruvec.list(list).back()
         {
             let record = self.frames.record(frame);
             let state = record.state();
-            if state.zone() > highest as usize && tail.skipped < MOST_SKIPPED {
+            if state.zone() > highest as usize && scan.skipped < MOST_SKIPPED {
                 // Still counted on the list, to which it returns under this hold.
-                let list = held.lruvec.list_mut(kind);
+                let list = held.lruvec.list_mut(list);
                 if list.remove(self.frames, frame, record) == Unlinked::Damaged {
                     break;
                 }
                 aside.push_back(self.frames, frame, record);
-                tail.skipped += 1;
+                scan.skipped += 1;
                 continue;
             }
-            tail.scanned += 1;
+            budget -= 1;
+            scan.scanned += 1;
             if record.win_with_reference().is_some() {
-                self.unlink_won(&mut held, (frame, record), &mut taken);
-                tail.isolated.push(frame);
-            } else if held.lruvec.rotate(self.frames, (frame, record), kind) == Unlinked::Damaged {
+                self.unlink_won(held, (frame, record), taken);
+                scan.isolated.push(frame);
+            } else if held.lruvec.rotate(self.frames, (frame, record), list) == Unlinked::Damaged {
                 break;
             }
         }
         held.lruvec
-            .list_mut(kind)
+            .list_mut(list)
             .splice_front(self.frames, &mut aside);
-        let moves = &mut held.lruvec.moves;
-        match kind {
-            ListKind::InactiveAnon | ListKind::InactiveFile => &mut moves.scanned,
-            ListKind::ActiveAnon | ListKind::ActiveFile => &mut moves.refilled,
-        }
-        .add_assign(u64::from(tail.scanned));
-        tail
     }
 
     /// Isolates frames that are next to each other, from `next` to before `end`, until [`SCAN`] were looked at. Moves `next`
@@ -153,8 +174,19 @@ impl<P: Platform> View<'_, P> {
         isolated
     }
 
-    /// Links isolated frames again and drops the isolation's reference of each. Returns those that this killed.
+    /// Links isolated frames again at the new end of their lists, and drops the isolation's reference of each. Returns those that
+    /// this killed.
     pub(crate) fn put_back(self, isolated: &[FrameNo], off: &IrqOff<P>) -> Scanned {
+        self.put_back_at(End::Head, isolated.iter(), off)
+    }
+
+    /// The same at an end. Those that were isolated from the old end and go back there unseen come in the reverse order.
+    pub(crate) fn put_back_at<'f>(
+        self,
+        at: End,
+        isolated: impl Iterator<Item = &'f FrameNo>,
+        off: &IrqOff<P>,
+    ) -> Scanned {
         let mut dead = Scanned::new();
         let mut given = self.tally(Hands::Given);
         let mut held = None;
@@ -170,12 +202,12 @@ impl<P: Platform> View<'_, P> {
                 if record.put() == Put::Last {
                     dead.push(frame);
                 } else {
-                    let (state, end) = (record.state(), End::Head);
+                    let state = record.state();
                     held.lruvec
-                        .insert(self.frames, (frame, record), state, state.flags(), end);
+                        .insert(self.frames, (frame, record), state, state.flags(), at);
                     record.set(Flags::LRU);
                 }
-            } else if self.link_new(held, (frame, record)) == Settled::Last {
+            } else if self.link_new(held, (frame, record), at) == Settled::Last {
                 dead.push(frame);
             }
         }

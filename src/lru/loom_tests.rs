@@ -12,7 +12,7 @@ extern crate std;
 
 use super::batch::{Move, Switch};
 use super::drain::Share;
-use super::{ListKind, View};
+use super::{End, ListKind, Policy, View};
 use crate::addr::{CpuId, Order};
 use crate::frame::{Flags, FrameNo, Put};
 use crate::loom_host::{LoomLock, model_platform, run_as};
@@ -65,7 +65,11 @@ model_platform!(
 
 /// A machine and a frame of a child group on its list, with one reference.
 fn with_listed_frame<P: Platform>() -> (Machine<P>, FrameNo, MemcgId) {
-    let machine = Machine::new(2, 1);
+    with_frame_listed_by(Policy::TwoLists)
+}
+
+fn with_frame_listed_by<P: Platform>(policy: Policy) -> (Machine<P>, FrameNo, MemcgId) {
+    let machine = Machine::with_policy(2, 1, policy);
     let child = machine.child();
     let frame = machine.listed(child, Order::ZERO);
     (machine, frame, child)
@@ -82,45 +86,45 @@ fn with_new_frame<P: Platform>() -> (Machine<P>, FrameNo) {
 fn listed<P: Platform>(machine: &Machine<P>, index: u32) -> u64 {
     let off = IrqOff::new();
     let held = machine.view().lock_index(index, &off).unwrap();
-    ListKind::ALL
-        .map(|kind| u64::from(held.lruvec.list(kind).len()))
-        .iter()
+    let lists = ListKind::ALL
+        .into_iter()
+        .flat_map(|kind| held.lruvec.lists_of(kind));
+    lists
+        .map(|list| u64::from(held.lruvec.list(list).len()))
         .sum()
 }
 
 /// One thread runs `take_and_return` while another ends the group.
 fn race_with_reparent(take_and_return: fn(View<'_, LoomHost>, FrameNo, &IrqOff<LoomHost>)) {
-    loom::model(move || {
-        let (machine, frame, child) = with_listed_frame();
-        let machine = Arc::new(machine);
-        let other = Arc::clone(&machine);
-        let thread =
-            loom::thread::spawn(move || take_and_return(other.view(), frame, &IrqOff::new()));
-        let removal = machine.memcgs.begin_removal(child, &IrqOff::new()).unwrap();
-        machine.view().reparent(&removal, &IrqOff::new());
-        thread.join().unwrap();
+    for policy in [Policy::TwoLists, Policy::Generations] {
+        loom::model(move || {
+            let (machine, frame, child) = with_frame_listed_by(policy);
+            let machine = Arc::new(machine);
+            let other = Arc::clone(&machine);
+            let thread =
+                loom::thread::spawn(move || take_and_return(other.view(), frame, &IrqOff::new()));
+            let removal = machine.memcgs.begin_removal(child, &IrqOff::new()).unwrap();
+            machine.view().reparent(&removal, &IrqOff::new());
+            thread.join().unwrap();
 
-        let off = IrqOff::new();
-        let view = machine.view();
-        let [child, parent] =
-            [removal.child, removal.parent].map(|slot| machine.memcgs.lruvec_of(slot, 0));
-        let on = |lruvec| {
-            view.lock_index(lruvec, &off)
-                .map(|held| held.lruvec.list(ListKind::InactiveAnon).len())
-        };
-        assert_eq!(
-            (on(child), on(parent)),
-            (Some(0), Some(1)),
-            "the frame is on its living owner's list"
-        );
-        let held = view.lock_index(parent, &off).unwrap();
-        let kind = ListKind::InactiveAnon;
-        let recount = held.lruvec.recount(&machine.frames, kind, |_| true);
-        assert_eq!(recount, Ok((1, held.lruvec.frames_by_zone(kind))));
-        machine.memcgs.put_owners(removal.child);
-        drop(held);
-        machine.memcgs.finish_removal(removal, &off);
-    });
+            let off = IrqOff::new();
+            let view = machine.view();
+            let [child, parent] =
+                [removal.child, removal.parent].map(|slot| machine.memcgs.lruvec_of(slot, 0));
+            assert_eq!(
+                [child, parent].map(|lruvec| listed(&machine, lruvec)),
+                [0, 1],
+                "the frame is on its living owner's list"
+            );
+            let held = view.lock_index(parent, &off).unwrap();
+            let list = held.lruvec.list_of(machine.frames.record(frame));
+            let recount = held.lruvec.recount(&machine.frames, list, |_| true);
+            assert_eq!(recount, Ok((1, held.lruvec.frames_by_zone(list))));
+            machine.memcgs.put_owners(removal.child);
+            drop(held);
+            machine.memcgs.finish_removal(removal, &off);
+        });
+    }
 }
 
 #[test]
@@ -138,7 +142,7 @@ fn without_the_second_look_a_frame_returns_to_a_dead_list() {
         assert!(view.isolate(frame, off));
         let stale = view.lruvec_of(frame).unwrap();
         let mut held = view.lock_index(stale, off).unwrap();
-        view.link_new(&mut held, (frame, view.frames.record(frame)));
+        view.link_new(&mut held, (frame, view.frames.record(frame)), End::Head);
     });
 }
 
@@ -322,8 +326,10 @@ fn assert_all_gone<P: Platform>(machine: &Machine<P>, freed: u64) {
     let root = machine.memcgs.lruvec_of(MemcgId::ROOT.slot, 0);
     let held = machine.view().lock_index(root, &off).unwrap();
     let kind = ListKind::InactiveAnon;
-    let recount = held.lruvec.recount(&machine.frames, kind, |_| true);
-    let sizes = held.lruvec.frames(kind);
+    let recount = held
+        .lruvec
+        .recount(&machine.frames, kind as usize, |_| true);
+    let sizes = held.lruvec.sizes()[kind as usize];
     assert_eq!(
         (freed, recount.map(|(entries, _)| entries), sizes),
         (2, Ok(0), 0),

@@ -61,16 +61,16 @@ impl<P: Platform> View<'_, P> {
             };
             let settled = match mlock {
                 Mlock::New => {
-                    let settled = self.link_new(held, (frame, record));
+                    let settled = self.link_new(held, (frame, record), End::Head);
                     let locked = Flags::UNEVICTABLE | Flags::MLOCKED;
                     if record.flags().contains(locked) {
-                        record.set_mlocks(1);
+                        record.set_note(1);
                     }
                     settled
                 }
                 Mlock::Lock => {
                     if record.flags().contains(Flags::UNEVICTABLE | Flags::MLOCKED) {
-                        record.set_mlocks(record.mlocks() + 1);
+                        record.set_note(record.note() + 1);
                     }
                     self.place(held, (frame, record))
                 }
@@ -96,8 +96,8 @@ impl<P: Platform> View<'_, P> {
     fn uncount(self, frame: FrameNo) {
         let record = self.frames.record(frame);
         if record.flags().contains(Flags::UNEVICTABLE) {
-            let left = record.mlocks().saturating_sub(1);
-            record.set_mlocks(left);
+            let left = record.note().saturating_sub(1);
+            record.set_note(left);
             if left > 0 {
                 return;
             }
@@ -115,9 +115,9 @@ impl<P: Platform> View<'_, P> {
             let moved = (old ^ new).intersects(Flags::UNEVICTABLE);
             if moved {
                 self.take_out(held, (frame, record), state, old);
-                if new.contains(Flags::UNEVICTABLE) {
-                    record.set_mlocks(u32::from(new.contains(Flags::MLOCKED)));
-                }
+                // As unevictable it has a count there, else nothing yet.
+                let locks = new.contains(Flags::UNEVICTABLE | Flags::MLOCKED);
+                record.set_note(locks.into());
                 held.lruvec
                     .insert(self.frames, (frame, record), state, new, End::Head);
             }

@@ -1,12 +1,13 @@
-//! Frames in the order of their use, a pair of lists each for anonymous and file frames, for each memcg and node.
+//! Frames in the order of their use, as the policy sees it, those of files apart, for each memcg and node.
 //!
 //! Owns: [`Lru`]: the lruvecs and the per-CPU batches; [`View`], the layers that a move needs, borrowed together.
 //! Invariants: a frame is on at most one list; that list is its owner's. See lock.rs for how the lock is found, isolate.rs for who
-//! may unlink a frame, batch.rs for moves that wait, moves.rs for what they do.
+//! may unlink a frame, batch.rs for moves that wait, moves.rs for what they do, policy.rs for who goes first.
 //! Lock ranks: `LruBatch`, `LruVec`. Used by: mm, reclaim.
 
 mod batch;
 mod drain;
+mod generations;
 mod in_hand;
 mod isolate;
 mod lock;
@@ -15,8 +16,10 @@ mod loom_tests;
 mod lruvec;
 mod mlock;
 mod moves;
+mod policy;
 mod reparent;
 mod split;
+mod two_lists;
 mod workingset;
 
 use crate::boot::{Bump, StorageFull};
@@ -34,9 +37,12 @@ pub(crate) use drain::Share;
 use in_hand::InHand;
 pub use in_hand::{Reach, most_isolated};
 pub(crate) use isolate::{SCAN, Scanned};
+pub(crate) use lruvec::End;
 use lruvec::LruVec;
 pub use lruvec::Moves;
 pub(crate) use mlock::Mlock;
+pub use policy::Policy;
+pub(crate) use policy::Use;
 pub(crate) use workingset::Costs;
 use workingset::Layout;
 pub use workingset::{Refault, Shadow, Swap};
@@ -93,12 +99,7 @@ impl ListKind {
         }
     }
 
-    #[inline]
-    fn of(flags: Flags) -> Self {
-        Self::ALL[Self::index(flags)]
-    }
-
-    /// The place in [`ALL`](Self::ALL) of the list that flags name. Without branches, which would be guessed wrong where lists mix.
+    /// The place in [`ALL`](Self::ALL) of the kind that flags name. Without branches, which would be guessed wrong where lists mix.
     #[inline]
     fn index(flags: Flags) -> usize {
         let file = usize::from(flags.intersects(Flags::WITH_FILES));
@@ -118,6 +119,7 @@ pub(crate) struct Lru<P: Platform> {
     drain_all: DrainAll,
     in_hand: InHand,
     layout: Layout,
+    pub(crate) policy: Policy,
 }
 
 /// What the lists are made for.
@@ -129,6 +131,7 @@ pub(crate) struct Sizes {
     /// Frames of the machine.
     pub(crate) frames: u64,
     pub(crate) batch: BatchSize,
+    pub(crate) policy: Policy,
 }
 
 /// What a move of a frame needs.
@@ -144,12 +147,15 @@ impl<P: Platform> Lru<P> {
     pub(crate) fn build(bump: &mut Bump<'_>, sizes: &Sizes) -> Result<Self, StorageFull> {
         let lruvecs = (sizes.groups * sizes.nodes) as usize;
         Ok(Self {
-            vecs: bump.slots(lruvecs, |_| CachePadded(Lock::new(LruVec::default())))?,
+            vecs: bump.slots(lruvecs, |_| {
+                CachePadded(Lock::new(LruVec::new(sizes.policy)))
+            })?,
             ages: bump.slots(lruvecs, |_| AtomicU64::new(0))?,
             batches: bump.per_cpu(sizes.cpus, || Lock::new(Batches::new(sizes.batch)))?,
             drain_all: DrainAll::new(),
             in_hand: InHand::build(bump, sizes.nodes)?,
             layout: Layout::new(sizes.groups, sizes.nodes, sizes.frames),
+            policy: sizes.policy,
         })
     }
 

@@ -108,6 +108,8 @@ impl<P: Platform> View<'_, P> {
                     dead.push(frame);
                     continue;
                 }
+                // What a policy noted of an earlier folio in this frame.
+                record.set_note(0);
             } else if held.is_none() && plan(kind, record.flags()).is_none() {
                 late.push(frame); // not worth a lock
                 continue;
@@ -124,7 +126,7 @@ impl<P: Platform> View<'_, P> {
                 }
             };
             let settled = match kind {
-                Move::Add => self.link_new(held, (frame, record)),
+                Move::Add => self.link_new(held, (frame, record), End::Head),
                 kind => self.relink(held, (frame, record), kind),
             };
             match settled {
@@ -136,25 +138,26 @@ impl<P: Platform> View<'_, P> {
         others
     }
 
-    /// Links a frame that is on no list, where its flags say, and drops the caller's reference. `Last` if nobody else had
-    /// one: the frame is on no list.
+    /// Links a frame that is on no list, where its flags say, at the given end unless it was written meanwhile, and drops the
+    /// caller's reference. `Last` if nobody else had one: the frame is on no list.
     #[inline]
     pub(crate) fn link_new(
         self,
         held: &mut Locked<'_, P>,
         (frame, record): (FrameNo, &Record),
+        at: End,
     ) -> Settled {
         loop {
             let state = record.state();
             let flags = flags_on_list(state.flags());
-            if flags.contains(Flags::UNEVICTABLE) && !state.flags().contains(Flags::UNEVICTABLE) {
-                record.set_mlocks(0);
+            if (flags ^ state.flags()).contains(Flags::UNEVICTABLE) {
+                record.set_note(0);
             }
             let written = state.flags().contains(Flags::ROTATE);
             let end = if written && !flags.intersects(Flags::DIRTY | Flags::ACTIVE) {
                 End::Tail
             } else {
-                End::Head
+                at
             };
             held.lruvec
                 .insert(self.frames, (frame, record), state, flags, end);

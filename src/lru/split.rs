@@ -5,7 +5,7 @@
 //! scan that meets one takes it for a dying frame and passes over it.
 //! Lock ranks: `LruVec`, for constant time. Used by: mm.
 
-use super::{ListKind, View};
+use super::View;
 use crate::addr::Order;
 use crate::frame::{Flags, FrameList, FrameNo};
 use crate::platform::{IrqOff, Platform};
@@ -51,7 +51,8 @@ impl<P: Platform> View<'_, P> {
             }
             if let Some(mut held) = self.lock(head, off) {
                 record.set_order(to);
-                let list = held.lruvec.list_mut(ListKind::of(flags));
+                let list = held.lruvec.list_of(record);
+                let list = held.lruvec.list_mut(list);
                 list.splice_behind(self.frames, head, &mut chain);
                 parts.split = true;
             }
@@ -84,7 +85,7 @@ impl<P: Platform> Parts<'_, P> {
         let record = self.view.frames.record(self.head);
         for tail in self.tails() {
             let tail = self.view.frames.record(tail);
-            tail.set_mlocks(record.mlocks());
+            tail.set_note(record.note());
             tail.birth_like(record, self.order, REFERENCE);
         }
     }

@@ -6,8 +6,9 @@
 //! Decisions are pure functions of ages and sizes (reclaim.md 3.8).
 //! Lock ranks: none; ages are lone atomics, costs are guarded by their lruvec's lock. Used by: mm, reclaim.
 
-use super::{Backing, ListKind, View};
+use super::{Backing, View};
 use crate::addr::NodeId;
+use crate::frame::Flags;
 use crate::memcg::{LruVecIndex, MemcgId, Slot};
 use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -162,23 +163,6 @@ pub enum Swap {
     Full,
 }
 
-/// Base frames that a folio of `backing` competes with: those that would have had to go for it to stay. `sizes` by
-/// [`ListKind`].
-pub(crate) fn workingset_size(backing: Backing, swap: Swap, sizes: &[u64; ListKind::COUNT]) -> u64 {
-    let size = |kind: ListKind| sizes[kind as usize];
-    let mut total = size(ListKind::ActiveFile);
-    if backing == Backing::Anon {
-        total += size(ListKind::InactiveFile);
-    }
-    if swap == Swap::Left {
-        total += size(ListKind::ActiveAnon);
-        if backing == Backing::File {
-            total += size(ListKind::InactiveAnon);
-        }
-    }
-    total
-}
-
 /// What a folio's shadow said when it was faulted in again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refault {
@@ -217,16 +201,11 @@ impl<P: Platform> View<'_, P> {
         age.map_or(0, |age| age.load(Relaxed))
     }
 
-    /// What is to be remembered of a folio of `frames` base frames that reclaim of the group takes.
-    pub(crate) fn shadow(self, id: MemcgId, node: NodeId, frames: u64, workingset: bool) -> Shadow {
-        let lruvec = self.memcgs.lruvec_of(id.slot, u32::from(node.0));
-        // Read before this eviction's own step.
-        let shadow = self
-            .lru
-            .layout
-            .pack(id, node, self.age_of(lruvec), workingset);
-        self.age(lruvec, frames);
-        shadow
+    /// What is to be remembered of a folio that goes when the lruvec of the group whose reclaim takes it is `age` old. The
+    /// caller [ages](Self::age) that lruvec by what goes.
+    pub(crate) fn shadow(self, id: MemcgId, node: NodeId, age: u64, flags: Flags) -> Shadow {
+        let workingset = flags.contains(Flags::WORKINGSET);
+        self.lru.layout.pack(id, node, age, workingset)
     }
 
     /// Whether a folio of `backing` that left this shadow went too early.
@@ -250,13 +229,29 @@ impl<P: Platform> View<'_, P> {
         let Some(held) = self.lock_index(evicting, off) else {
             return Refault::Old;
         };
-        let sizes = ListKind::ALL.map(|kind| held.lruvec.frames(kind));
+        let sizes = held.lruvec.sizes();
         drop(held);
         let distance = layout.distance(self.age_of(evicting), memory);
-        match distance <= workingset_size(backing, swap, &sizes) {
+        match distance <= self.lru.policy.reach(backing, swap, &sizes) {
             false => Refault::Old,
             true if memory.workingset => Refault::Workingset,
             true => Refault::Recent,
+        }
+    }
+
+    /// Counts folios of an lruvec that reclaim looked at: [`Moves::scanned`](super::Moves), and `refilled`.
+    pub(crate) fn count_looks(
+        self,
+        lruvec: LruVecIndex,
+        scanned: u64,
+        refilled: u64,
+        off: &IrqOff<P>,
+    ) {
+        if scanned + refilled > 0
+            && let Some(mut held) = self.lock_index(lruvec, off)
+        {
+            held.lruvec.moves.scanned += scanned;
+            held.lruvec.moves.refilled += refilled;
         }
     }
 
@@ -277,8 +272,7 @@ impl<P: Platform> View<'_, P> {
         let (mut slot, node) = (self.memcgs.slot_of(lruvec), lruvec % nodes);
         for _ in 0..self.lru.count() {
             if let Some(mut held) = self.lock_index(self.memcgs.lruvec_of(slot, node), off) {
-                let frames = ListKind::ALL.map(|kind| held.lruvec.frames(kind));
-                let frames = frames.iter().sum();
+                let frames = held.lruvec.sizes().iter().sum();
                 held.lruvec.costs.add(backing, written, stayed, frames);
             }
             match self.memcgs.parent_of(slot) {
@@ -336,20 +330,6 @@ mod tests {
         let memory = layout.unpack(layout.pack(GROUP, NodeId(0), then, false));
         assert_eq!(layout.distance(then + 25, memory), 25);
         assert_eq!(layout.distance(then, memory), 0);
-    }
-
-    #[test]
-    fn a_folio_competes_with_the_lists_that_its_backing_and_the_swap_leave() {
-        // Inactive anon 1, active anon 20, inactive file 300, active file 4000.
-        let sizes = [1, 20, 300, 4000];
-        for (backing, swap, size) in [
-            (Backing::File, Swap::Full, 4000),
-            (Backing::Anon, Swap::Full, 4300),
-            (Backing::File, Swap::Left, 4021),
-            (Backing::Anon, Swap::Left, 4320),
-        ] {
-            assert_eq!(workingset_size(backing, swap, &sizes), size);
-        }
     }
 
     #[test]

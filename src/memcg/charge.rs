@@ -14,8 +14,18 @@ use super::tree::Group;
 use super::{MemcgId, Memcgs, OwnerIndex, ROOT, Refusal, Slot, Standing};
 use crate::addr::{CpuId, NodeId};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::Held;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::twin::left_out;
+use crate::sync::{Held, Pinned};
+
+/// Where uncharged frames go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Destination {
+    /// This CPU's stock, if it may keep them.
+    Stock,
+    /// Out of the counters at once.
+    Counters,
+}
 
 /// Whether a charge respects limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,30 +48,55 @@ impl<P: Platform> Memcgs<P> {
     ) -> Result<OwnerIndex, Refusal> {
         let off = IrqOff::new();
         // Pinned: if the group is seen alive, its end waits until this charge is complete.
-        let _pin = self.epoch.pin();
+        let pin = self.epoch.pin();
         self.live(id).ok_or(Refusal::Gone)?;
         let owner = self.current_owner(id.slot, node).ok_or(Refusal::Gone)?;
-        if id.slot != ROOT {
-            self.charge_group(id.slot, frames, force, &off)?;
-        }
-        let lruvec = self.lruvec_of(id.slot, u32::from(node.0));
-        self.stats.charged(lruvec, frames as i64, &off);
+        self.charge_living(id.slot, node, frames, force, (&pin, &off))?;
         Ok(owner)
+    }
+
+    /// Charges `frames` to the group in `slot`, which was seen alive under the pin.
+    #[inline]
+    pub(super) fn charge_living(
+        &self,
+        slot: Slot,
+        node: NodeId,
+        frames: u64,
+        force: Force,
+        (pin, off): (&Pinned<'_, P>, &IrqOff<P>),
+    ) -> Result<(), Refusal> {
+        if slot != ROOT {
+            self.charge_group(slot, frames, force, off)?;
+        }
+        let lruvec = self.lruvec_of(slot, u32::from(node.0));
+        self.stats.charged(lruvec, frames as i64, pin, off);
+        Ok(())
     }
 
     /// Takes back `frames` charged through `owner`, from whoever they belong to now.
     #[inline]
     pub(crate) fn uncharge(&self, owner: OwnerIndex, frames: u64, off: &IrqOff<P>) {
+        self.uncharge_to(Destination::Stock, owner, frames, off);
+    }
+
+    #[inline]
+    pub(super) fn uncharge_to(
+        &self,
+        destination: Destination,
+        owner: OwnerIndex,
+        frames: u64,
+        off: &IrqOff<P>,
+    ) {
         // Pinned: the group that the owner resolves to cannot end before its counters are right.
         let pin = self.epoch.pin();
         match self.owners.standing(owner) {
             Some(Standing::Living(lruvec)) => {
                 // The group holds the slot; its frames are settled at its end, which waits for this pin.
-                self.uncharge_group(self.slot_of(lruvec), frames, off);
-                self.stats.charged(lruvec, -(frames as i64), off);
+                self.uncharge_group(destination, self.slot_of(lruvec), frames, off);
+                self.stats.charged(lruvec, -(frames as i64), &pin, off);
             }
             Some(Standing::Inherited(lruvec)) => {
-                self.uncharge_group(self.slot_of(lruvec), frames, off);
+                self.uncharge_group(destination, self.slot_of(lruvec), frames, off);
                 drop(pin);
                 self.owners.put(owner, frames);
             }
@@ -69,7 +104,8 @@ impl<P: Platform> Memcgs<P> {
         }
     }
 
-    /// Returns the frames that CPUs keep in stock for `root` and the groups below it. Says how many there were.
+    /// Returns the frames that CPUs keep in stock for `root` and the groups below it, and whatever bytes they keep. Says how
+    /// many frames were uncharged.
     pub(crate) fn drain_stocks(&self, root: Slot, off: &IrqOff<P>) -> u64 {
         let cpus = self.stocks.iter().map(|(cpu, _)| cpu);
         cpus.map(|cpu| self.drain_stock(cpu, root, off)).sum()
@@ -83,7 +119,11 @@ impl<P: Platform> Memcgs<P> {
         let mut stock = stock.lock(off);
         let drained = stock.drain(|group| self.is_at_or_below(group, root));
         // Under the lock: a group's end drains it last, and must not pass frames that are on their way.
-        drained.into_iter().map(|entry| self.give_back(entry)).sum()
+        let frames: u64 = drained.into_iter().map(|entry| self.give_back(entry)).sum();
+        // Whoever's they are: they are few.
+        let bytes = stock.take_bytes();
+        drop(stock);
+        frames + self.park(Destination::Counters, bytes, off)
     }
 
     /// Sets a group's limit; further charges obey it. `None` for a stale id or the root.
@@ -91,11 +131,13 @@ impl<P: Platform> Memcgs<P> {
         let off = IrqOff::new();
         let _pin = self.epoch.pin();
         let group = self.live(id).filter(|_| id.slot != ROOT)?;
-        if group.counter.set_max(frames) {
+        if group.counter.set_max(frames) && !left_out::<P>("limit: the mark") {
             self.squeeze(group);
         }
         // After the mark: an uncharge that did not see it put its frames into a stock that is drained only now.
-        self.drain_stocks(id.slot, &off);
+        if !left_out::<P>("limit: the drain") {
+            self.drain_stocks(id.slot, &off);
+        }
         self.ease(&group.counter);
         Some(())
     }
@@ -123,7 +165,11 @@ impl<P: Platform> Memcgs<P> {
     pub(super) fn try_charge_path(&self, from: Slot, end: Slot, frames: u64) -> Result<(), Slot> {
         for at in self.path(from).take_while(|&at| at != end) {
             let (counter, parent) = self.counters(at);
-            if !counter.try_charge(frames, parent) {
+            if !counter.try_charge::<P>(frames, parent) {
+                // Whoever set a limit below what this counted for a moment has marked the group.
+                if !left_out::<P>("limit: a failed charge eases") {
+                    self.ease(counter);
+                }
                 self.uncharge_path(from, at, frames);
                 return Err(at);
             }
@@ -200,11 +246,12 @@ impl<P: Platform> Memcgs<P> {
     }
 
     #[inline]
-    fn uncharge_group(&self, group: Slot, frames: u64, off: &IrqOff<P>) {
+    fn uncharge_group(&self, destination: Destination, group: Slot, frames: u64, off: &IrqOff<P>) {
         if group == ROOT {
             return;
         }
-        match self.stock(off).filter(|_| frames <= BATCH) {
+        let stocked = destination == Destination::Stock && frames <= BATCH;
+        match stocked.then(|| self.stock(off)).flatten() {
             Some(mut stock) => self.keep(&mut stock, group, frames),
             None => self.uncharge_path(group, ROOT, frames),
         }
@@ -230,7 +277,7 @@ impl<P: Platform> Memcgs<P> {
 
     /// This CPU's stock, if there is one and nobody drains it.
     #[inline]
-    fn stock<'a>(&'a self, off: &'a IrqOff<P>) -> Option<Held<'a, Stock, P>> {
+    pub(super) fn stock<'a>(&'a self, off: &'a IrqOff<P>) -> Option<Held<'a, Stock, P>> {
         self.stocks.of(off.cpu())?.try_lock(off)
     }
 

@@ -6,10 +6,12 @@
 //! children's `own` parts.
 //! Lock ranks: none; lone atomics, ordered by the group's life (see tree.rs). Used by: memcg.
 
+use crate::platform::Platform;
 use crate::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use crate::sync::twin::left_out;
 
 /// No limit.
 pub(super) const UNLIMITED: u64 = u64::MAX;
@@ -99,14 +101,16 @@ impl PageCounter {
 
     /// Sets the limit; says whether usage is above it.
     pub(super) fn set_max(&self, frames: u64) -> bool {
-        // SeqCst with `try_charge`: either the charge sees the new limit, or its frames are seen here.
         self.max.store(frames, SeqCst);
         self.is_over()
     }
 
     /// Whether usage is above the limit.
     pub(super) fn is_over(&self) -> bool {
-        self.usage.load(SeqCst) > self.max.load(SeqCst)
+        // Reads by writing: of this and a change of usage elsewhere, the later sees what the earlier one's thread did before.
+        // So a charge sees the limit set before this, or its frames are seen here; and whoever leaves sees the mark set
+        // before this, or that it left is seen here.
+        self.usage.fetch_add(0, SeqCst) > self.max.load(SeqCst)
     }
 
     pub(super) fn squeezed(&self) -> &AtomicBool {
@@ -114,14 +118,17 @@ impl PageCounter {
     }
 
     /// Adds `frames` unless that exceeds the limit.
-    pub(super) fn try_charge(&self, frames: u64, parent: &Self) -> bool {
+    pub(super) fn try_charge<P: Platform>(&self, frames: u64, parent: &Self) -> bool {
         touched();
+        if left_out::<P>("limit: the look after the charge") && self.usage() >= self.max() {
+            return false;
+        }
         let before = self.usage.fetch_add(frames, SeqCst);
         // `usage` counts frames that exist, below 2^52, so neither sum wraps.
         let after = before.saturating_add(frames);
-        if after > self.max.load(SeqCst) {
+        if after > self.max.load(SeqCst) && !left_out::<P>("limit: the look after the charge") {
             touched();
-            self.usage.fetch_sub(frames, Relaxed);
+            self.usage.fetch_sub(frames, SeqCst);
             return false;
         }
         self.changed(after, parent);
@@ -213,19 +220,22 @@ pub(super) mod testing {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::host::Host;
 
     #[test]
     fn a_charge_over_the_limit_changes_nothing_and_the_peak_stays() {
         let (root, group) = (PageCounter::new(), PageCounter::new());
         assert!(!group.set_max(10));
-        assert!(group.try_charge(8, &root));
-        assert!(!group.try_charge(3, &root));
+        assert!(group.try_charge::<Host>(8, &root));
+        assert!(!group.try_charge::<Host>(3, &root));
         assert_eq!((group.usage(), group.peak()), (8, 8));
         group.charge(3, &root);
         assert!(group.is_over());
         group.uncharge(11, &root);
         assert_eq!((group.usage(), group.peak()), (0, 11));
-        assert!(group.try_charge(10, &root) && !group.try_charge(u64::MAX / 2, &root));
+        assert!(
+            group.try_charge::<Host>(10, &root) && !group.try_charge::<Host>(u64::MAX / 2, &root)
+        );
     }
 
     #[test]
@@ -233,7 +243,7 @@ mod tests {
         let (parent, a, b) = (PageCounter::new(), PageCounter::new(), PageCounter::new());
         a.protect(Protection::Min, 5, &parent);
         b.protect(Protection::Low, 50, &parent);
-        assert!(a.try_charge(3, &parent) && b.try_charge(40, &parent));
+        assert!(a.try_charge::<Host>(3, &parent) && b.try_charge::<Host>(40, &parent));
         let sums = || {
             (
                 parent.share(Protection::Min).children(),
@@ -241,7 +251,7 @@ mod tests {
             )
         };
         assert_eq!(sums(), (3, 40));
-        assert!(a.try_charge(30, &parent));
+        assert!(a.try_charge::<Host>(30, &parent));
         assert_eq!(sums(), (5, 40));
         b.protect(Protection::Low, 7, &parent);
         a.uncharge(32, &parent);

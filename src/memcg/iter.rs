@@ -126,6 +126,7 @@ mod tests {
             groups,
             depth: 8,
             owners: groups,
+            memory: crate::memcg::GroupMemory::Carved,
         };
         Memcgs::build(&mut Bump::new(&mut storage(1 << 20)), &limits, 1, 1).unwrap()
     }
@@ -177,9 +178,9 @@ mod tests {
         assert_eq!(rest(&memcgs, &mut Walk::new(a, 0)), &whole[1..]);
     }
 
+    /// B15: at each step of a walk, the group that is next ends, or the one that was visited last.
     #[test]
     fn a_group_that_ends_under_a_cursor_is_skipped_and_every_other_is_visited_once() {
-        // B15: at each step of a walk, the group that is next ends, or the one that was visited last.
         for (at, victim) in (0..5).flat_map(|at| (0..5).map(move |victim| (at, victim))) {
             let memcgs = memcgs(8);
             let groups: Vec<_> = (0..5).map(|_| create(&memcgs, MemcgId::ROOT)).collect();
@@ -198,9 +199,9 @@ mod tests {
         }
     }
 
+    /// B15: the dead group's own cursor, and those of all above it.
     #[test]
     fn a_walk_from_a_group_that_ends_stops_and_its_successor_starts_at_its_root() {
-        // B15: the dead group's own cursor, and those of all above it.
         let memcgs = memcgs(8);
         let parent = create(&memcgs, MemcgId::ROOT);
         let [left, right] = [0, 1].map(|_| create(&memcgs, parent));

@@ -1,22 +1,27 @@
 //! Groups that frames are charged to.
 //!
 //! Owns: [`Memcgs`]: the tree of groups (tree.rs), their counters and limits (counter.rs, charge.rs), the frames that CPUs
-//! keep in stock (stock.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
+//! keep in stock (stock.rs), bytes of objects that share frames (bytes.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
 //! Invariants: a group's counter is the number of frames charged to it or to a group below it, and of those in stock for
 //! them, at rest exactly. The root is not counted: its usage is the machine's. A frame is charged through exactly one owner slot.
 //! Lock ranks: `MemcgTree`, `MemcgStock`. Charges wait for no lock unless a limit is met: they pin the epoch, so that a group's
 //! end waits for them.
 //! Used by: lru (which lruvec a frame belongs to), mm (charge and uncharge), reclaim (walks).
 
+mod bytes;
 mod charge;
 #[cfg(all(test, not(loom)))]
 mod charge_tests;
 mod counter;
 mod events;
 mod iter;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod moving;
+mod oom;
 mod owner;
 mod protection;
+mod room;
 mod states;
 mod stats;
 mod stock;
@@ -34,8 +39,11 @@ pub use counter::Protection;
 pub use events::Event;
 use iter::Cursor;
 pub(crate) use iter::Walk;
+pub(crate) use oom::SPARED;
+pub use oom::{OomScope, OomSetting};
 pub(crate) use owner::{LruVecIndex, OwnerIndex, Owners, Standing};
 pub use protection::{Claim, Shield, Unclaimed, effective, high_delay_ms};
+pub use room::GroupMemory;
 pub use stats::PageState;
 use stats::Stats;
 use stock::Stock;
@@ -73,6 +81,8 @@ pub struct MemcgLimits {
     pub depth: u32,
     /// Owner slots: one per group and node, and one per dead group and node whose frames are still in use.
     pub owners: u32,
+    /// Where what CPUs count for a group is kept.
+    pub memory: GroupMemory,
 }
 
 /// The groups of one instance.
@@ -85,6 +95,8 @@ pub(crate) struct Memcgs<P: Platform> {
     owners: Owners,
     /// By lruvec: the owner slot that new charges name. Written while the group is created.
     current: &'static [AtomicU32],
+    /// By lruvec: moves of charges out of its place that are under way. A move may outlive its group.
+    moving: &'static [AtomicU32],
     stocks: PerCpu<Lock<Stock, P>>,
     stats: Stats<P>,
     /// Groups whose limit was set below their usage and has not been met since: meanwhile nothing goes into a stock.
@@ -125,6 +137,10 @@ impl<P: Platform> Memcgs<P> {
         if limits.owners < nodes || limits.owners > owner::MOST_OWNERS {
             return Err(MemcgFault::Limits);
         }
+        let carved = match limits.memory {
+            GroupMemory::Carved => lruvecs,
+            GroupMemory::OnDemand => nodes,
+        };
         let cursors = bump.slots_mut(lruvecs as usize, |_| Cursor::START)?;
         let memcgs = Self {
             groups: bump.slots(limits.groups as usize, |slot| {
@@ -135,8 +151,9 @@ impl<P: Platform> Memcgs<P> {
             tree: Lock::new(Tree::new(limits.groups, cursors)),
             owners: Owners::build(bump, limits.owners)?,
             current: bump.slots(lruvecs as usize, |_| AtomicU32::new(u32::MAX))?,
+            moving: bump.slots(lruvecs as usize, |_| AtomicU32::new(0))?,
             stocks: bump.per_cpu(cpus, || Lock::new(Stock::default()))?,
-            stats: Stats::build(bump, lruvecs, cpus)?,
+            stats: Stats::build(bump, carved, lruvecs, cpus)?,
             squeezed: AtomicU32::new(0),
             epoch: Epoch::new(bump.per_cpu(cpus, Default::default)?),
         };
@@ -201,7 +218,7 @@ impl<P: Platform> Memcgs<P> {
     /// What counts on an owner slot, for `check()`: once its group is dead, frames too.
     pub(crate) fn references(&self, owner: OwnerIndex) -> u64 {
         let living = match self.owners.standing(owner) {
-            Some(Standing::Living(lruvec)) => self.stats.frames_charged(lruvec),
+            Some(Standing::Living(lruvec)) => self.stats.frames_charged(lruvec, &self.epoch.pin()),
             _ => 0,
         };
         self.owners.references(owner).wrapping_add(living)
@@ -211,6 +228,12 @@ impl<P: Platform> Memcgs<P> {
     pub(crate) fn usage(&self, id: MemcgId) -> Option<u64> {
         let counter = &self.live(id)?.counter;
         Some(counter.usage().saturating_sub(self.stocked(id.slot)))
+    }
+
+    /// Frames charged to whoever has a slot, or below it, those in stock included.
+    pub(crate) fn charged(&self, slot: Slot) -> u64 {
+        let group = self.groups.get(slot as usize);
+        group.map_or(0, |group| group.counter.usage())
     }
 
     /// The group's limit in frames, `u64::MAX` if it has none; `None` for a stale id.

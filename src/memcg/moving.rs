@@ -8,25 +8,30 @@
 
 use super::{LruVecIndex, MemcgId, Memcgs, OwnerIndex, ROOT, Refusal, Slot, Standing};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 impl<P: Platform> Memcgs<P> {
-    /// Whether frames of the group in `slot` may be changing owners.
+    /// Whether frames of the lruvec may be changing owners.
     #[inline]
-    pub(crate) fn is_moving(&self, slot: Slot) -> bool {
+    pub(crate) fn is_moving(&self, lruvec: LruVecIndex) -> bool {
         // Acquire pairs with the Release of `end_move`: who sees the mark gone sees the new owners too.
-        self.groups
-            .get(slot as usize)
-            .is_some_and(|group| group.moving.load(Ordering::Acquire) != 0)
+        let moves = self.moving.get(lruvec as usize);
+        moves.is_some_and(|moves| moves.load(Ordering::Acquire) != 0)
+    }
+
+    fn moves_out_of(&self, slot: Slot) -> impl Iterator<Item = &AtomicU32> {
+        let nodes = 0..self.nodes;
+        nodes.filter_map(move |node| self.moving.get(self.lruvec_of(slot, node) as usize))
     }
 
     /// Marks a group, and waits until everyone sees the mark who changes states from now on. `None` for a stale id.
     pub(crate) fn begin_move(&self, from: MemcgId) -> Option<()> {
         {
             let _pin = self.epoch.pin();
-            let group = self.live(from)?;
+            self.live(from)?;
             // The grace period below orders it: a pin that it did not wait for sees the mark.
-            group.moving.fetch_add(1, Ordering::Relaxed);
+            let marks = self.moves_out_of(from.slot);
+            marks.for_each(|moves| _ = moves.fetch_add(1, Ordering::Relaxed));
         }
         self.wait_for_charges();
         Some(())
@@ -34,10 +39,9 @@ impl<P: Platform> Memcgs<P> {
 
     /// Takes one mark off the group in `slot`, which may be another group's place by now: marks are counted by place.
     pub(crate) fn end_move(&self, slot: Slot) {
-        if let Some(group) = self.groups.get(slot as usize) {
-            // Release pairs with the Acquire of `is_moving`.
-            group.moving.fetch_sub(1, Ordering::Release);
-        }
+        // Release pairs with the Acquire of `is_moving`.
+        let marks = self.moves_out_of(slot);
+        marks.for_each(|moves| _ = moves.fetch_sub(1, Ordering::Release));
     }
 
     /// Charges `frames` to `to` and those above it that are not above `from` too. The caller is pinned.
@@ -72,9 +76,10 @@ impl<P: Platform> Memcgs<P> {
         frames: u64,
         off: &IrqOff<P>,
     ) {
-        self.stats.charged(to, frames as i64, off);
+        let pin = self.epoch.pin();
+        self.stats.charged(to, frames as i64, &pin, off);
         match self.owners.standing(owner) {
-            Some(Standing::Living(_)) => self.stats.charged(from, -(frames as i64), off),
+            Some(Standing::Living(_)) => self.stats.charged(from, -(frames as i64), &pin, off),
             Some(Standing::Inherited(_)) | None => self.owners.put(owner, frames),
         }
     }

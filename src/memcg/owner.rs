@@ -10,7 +10,9 @@
 //! Used by: memcg (tree, charge), lru (lock), list_lru (lookup).
 
 use crate::boot::{Bump, StorageFull};
+use crate::platform::Platform;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::twin::left_out;
 
 /// Index of an owner slot.
 pub(crate) type OwnerIndex = u32;
@@ -44,6 +46,10 @@ struct Slot {
     /// 1 for a living group, 1 for each frame of a dead one, 1 for each listed object, 1 for each slot that forwards here;
     /// `UNSETTLED` more from the end of a group until its frames are counted in.
     references: AtomicU64,
+    /// Frames charged here that are given out in bytes; see bytes.rs.
+    byte_frames: AtomicU64,
+    /// Bytes of these that CPUs left: fewer than a frame, and none while the slot is free.
+    parked: AtomicU32,
 }
 
 /// All owner slots of one instance.
@@ -61,6 +67,8 @@ impl Owners {
         let slot = |_| Slot {
             target: AtomicU32::new(FREE),
             references: AtomicU64::new(0),
+            byte_frames: AtomicU64::new(0),
+            parked: AtomicU32::new(0),
         };
         Ok(Self {
             slots: bump.slots(count as usize, slot)?,
@@ -101,23 +109,32 @@ impl Owners {
     /// As [`resolve`](Self::resolve), and whether the group that was charged still lives.
     #[inline]
     pub(crate) fn standing(&self, owner: OwnerIndex) -> Option<Standing> {
-        let mut standing: fn(LruVecIndex) -> Standing = Standing::Living;
-        let mut owner = owner;
-        // Each step goes to a slot of an ancestor; the bound only stops a damaged slot.
-        for _ in 0..self.slots.len() {
-            // Acquire pairs with the Release of `forward`: the lists were spliced before.
-            match self
-                .slots
+        match self.target_of(owner)? {
+            target if target & FORWARD == 0 => Some(Standing::Living(target)),
+            target => self.heir(target).map(Standing::Inherited),
+        }
+    }
+
+    /// What a slot stands for. Acquire pairs with the Release of `forward`: the lists were spliced before.
+    #[inline]
+    fn target_of(&self, owner: OwnerIndex) -> Option<u32> {
+        Some(
+            self.slots
                 .get(owner as usize)?
                 .target
-                .load(Ordering::Acquire)
-            {
+                .load(Ordering::Acquire),
+        )
+    }
+
+    /// Where a forwarding `target` leads in the end.
+    fn heir(&self, target: u32) -> Option<LruVecIndex> {
+        let mut target = target;
+        // Each step goes to a slot of an ancestor; the bound only stops a damaged slot.
+        for _ in 0..self.slots.len() {
+            match target {
                 FREE => return None,
-                target if target & FORWARD != 0 => {
-                    standing = Standing::Inherited;
-                    owner = target & !FORWARD;
-                }
-                lruvec => return Some(standing(lruvec)),
+                forward if forward & FORWARD != 0 => target = self.target_of(forward & !FORWARD)?,
+                lruvec => return Some(lruvec),
             }
         }
         None
@@ -143,6 +160,11 @@ impl Owners {
             if slot.references.fetch_sub(references, Ordering::AcqRel) != references {
                 return;
             }
+            debug_assert_eq!(
+                slot.parked.load(Ordering::Relaxed),
+                0,
+                "bytes of owner slot {owner} are left without a frame"
+            );
             self.used.fetch_sub(1, Ordering::Relaxed);
             let target = slot.target.swap(FREE, Ordering::AcqRel);
             if target == FREE || target & FORWARD == 0 {
@@ -175,6 +197,65 @@ impl Owners {
             slot.references.fetch_add(frames, Ordering::Relaxed);
         }
         self.put(owner, UNSETTLED + 1);
+    }
+
+    /// Leaves bytes with a slot in use. Returns how many frames of the instance that completes, which leave with it.
+    #[must_use]
+    pub(super) fn park<P: Platform>(&self, owner: OwnerIndex, bytes: u64) -> u64 {
+        let Some(slot) = self.slots.get(owner as usize) else {
+            return 0;
+        };
+        let sum = |parked: u32| u64::from(parked) + bytes;
+        let rest = |parked| (sum(parked) & ((1 << P::PAGE_SHIFT) - 1)) as u32;
+        // Relaxed: bytes are a number. What they were charged with is counted by RMWs of their own.
+        let before = if left_out::<P>("bytes: parked in one step") {
+            let before = slot.parked.load(Ordering::Relaxed);
+            slot.parked.store(rest(before), Ordering::Relaxed);
+            before
+        } else {
+            let update = slot
+                .parked
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(rest(old)));
+            update.unwrap_or_else(|old| old) // never: `rest` always gives a value
+        };
+        sum(before) >> P::PAGE_SHIFT
+    }
+
+    /// Takes all that is parked at a slot in use.
+    pub(super) fn unpark<P: Platform>(&self, owner: OwnerIndex) -> u64 {
+        let Some(slot) = self.slots.get(owner as usize) else {
+            return 0;
+        };
+        // Looked at first: a CPU that turns from owner to owner finds nothing most of the time.
+        let parked = slot.parked.load(Ordering::Relaxed);
+        if parked == 0 {
+            return 0;
+        }
+        if left_out::<P>("bytes: taken in one step") {
+            slot.parked.store(0, Ordering::Relaxed);
+            return parked.into();
+        }
+        slot.parked.swap(0, Ordering::Relaxed).into()
+    }
+
+    /// Counts frames charged for bytes.
+    pub(super) fn add_byte_frames(&self, owner: OwnerIndex, frames: u64) {
+        if let Some(slot) = self.slots.get(owner as usize) {
+            slot.byte_frames.fetch_add(frames, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts them out, before they are uncharged.
+    pub(super) fn sub_byte_frames(&self, owner: OwnerIndex, frames: u64) {
+        if let Some(slot) = self.slots.get(owner as usize) {
+            slot.byte_frames.fetch_sub(frames, Ordering::Relaxed);
+        }
+    }
+
+    /// Frames charged for bytes.
+    pub(super) fn byte_frames(&self, owner: OwnerIndex) -> u64 {
+        let slot = self.slots.get(owner as usize);
+        slot.map_or(0, |slot| slot.byte_frames.load(Ordering::Relaxed))
     }
 
     /// Slots that nobody has.

@@ -14,8 +14,10 @@
 use core::marker::PhantomData;
 
 use super::LruVecIndex;
-use crate::boot::{Bump, StorageFull};
+use crate::addr::FrameRange;
+use crate::boot::{Bump, Lent, StorageFull};
 use crate::platform::{CpuIds, IrqOff, Platform};
+use crate::sync::Pinned;
 use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Frames that a CPU counts before it pushes them up the tree.
@@ -85,29 +87,47 @@ pub(super) struct Delta {
 /// All counts.
 #[derive(Debug)]
 pub(super) struct Stats<P: Platform> {
-    lruvecs: usize,
-    /// By CPU, then by lruvec. The last CPU stands for all ids out of range; its counts are updated atomically.
+    /// The index that stands for all ids out of range: the number of CPUs.
+    others: usize,
+    /// Lruvecs whose counts are carved: all, or those of the root.
+    carved: usize,
+    /// By CPU, then by carved lruvec. The last CPU stands for all ids out of range; its counts are updated atomically.
     counts: &'static [Counts],
+    /// By lruvec that is not carved: the counts by CPU, while its group lives.
+    lent: &'static [Lent<Counts>],
     shared: &'static [Shared],
-    platform: PhantomData<P>,
+    platform: PhantomData<fn() -> P>,
 }
 
 impl<P: Platform> Stats<P> {
-    pub(super) fn build(bump: &mut Bump<'_>, lruvecs: u32, cpus: u32) -> Result<Self, StorageFull> {
-        let lruvecs = lruvecs as usize;
-        let counts = lruvecs.saturating_mul(cpus as usize + 1);
+    pub(super) fn build(
+        bump: &mut Bump<'_>,
+        carved: u32,
+        lruvecs: u32,
+        cpus: u32,
+    ) -> Result<Self, StorageFull> {
+        let [carved, lruvecs] = [carved.min(lruvecs), lruvecs].map(|count| count as usize);
+        let counts = carved.saturating_mul(cpus as usize + 1);
         Ok(Self {
-            lruvecs,
+            others: cpus as usize,
+            carved,
             counts: bump.slots(counts, |_| Counts::default())?,
+            lent: bump.slots(lruvecs - carved, |_| Lent::none())?,
             shared: bump.slots(lruvecs, |_| Shared::default())?,
             platform: PhantomData,
         })
     }
 
-    /// Counts `frames` charged to a lruvec, or with a negative number, uncharged. The caller is pinned.
+    /// Counts `frames` charged to a lruvec, or with a negative number, uncharged.
     #[inline]
-    pub(super) fn charged(&self, lruvec: LruVecIndex, frames: i64, off: &IrqOff<P>) {
-        let Some((counts, mine)) = self.mine(lruvec, off) else {
+    pub(super) fn charged(
+        &self,
+        lruvec: LruVecIndex,
+        frames: i64,
+        pin: &Pinned<'_, P>,
+        off: &IrqOff<P>,
+    ) {
+        let Some((counts, mine)) = self.mine(lruvec, pin, off) else {
             return;
         };
         let frames = frames as u64;
@@ -121,17 +141,17 @@ impl<P: Platform> Stats<P> {
         }
     }
 
-    /// Counts `frames` into a state, or with a negative number, out of it. The caller is pinned. Says whether the CPU
-    /// must push now.
+    /// Counts `frames` into a state, or with a negative number, out of it. Says whether the CPU must push now.
     #[inline]
     pub(super) fn add(
         &self,
         lruvec: LruVecIndex,
         state: PageState,
         frames: i32,
+        pin: &Pinned<'_, P>,
         off: &IrqOff<P>,
     ) -> bool {
-        let Some((counts, mine)) = self.mine(lruvec, off) else {
+        let Some((counts, mine)) = self.mine(lruvec, pin, off) else {
             return false;
         };
         let (count, frames) = (&counts.states[state.index()], frames as u32);
@@ -150,17 +170,22 @@ impl<P: Platform> Stats<P> {
     }
 
     /// Takes what every CPU has not pushed of a lruvec, one state at a time; the caller adds it to the shared counts.
-    pub(super) fn unpushed(&self, lruvec: LruVecIndex) -> impl Iterator<Item = Delta> {
-        self.of_cpus(lruvec).flat_map(take_all)
+    pub(super) fn unpushed(
+        &self,
+        lruvec: LruVecIndex,
+        pin: &Pinned<'_, P>,
+    ) -> impl Iterator<Item = Delta> {
+        self.of_cpus(lruvec, pin).flat_map(take_all)
     }
 
     /// As [`unpushed`](Self::unpushed), of this CPU only.
     pub(super) fn unpushed_here(
         &self,
         lruvec: LruVecIndex,
+        pin: &Pinned<'_, P>,
         off: &IrqOff<P>,
     ) -> impl Iterator<Item = Delta> {
-        let mine = self.mine(lruvec, off).map(|(counts, _)| counts);
+        let mine = self.mine(lruvec, pin, off).map(|(counts, _)| counts);
         mine.into_iter().flat_map(take_all)
     }
 
@@ -179,10 +204,10 @@ impl<P: Platform> Stats<P> {
     }
 
     /// Frames of one lruvec in a state; exact at rest.
-    pub(super) fn local(&self, lruvec: LruVecIndex, state: PageState) -> i64 {
+    pub(super) fn local(&self, lruvec: LruVecIndex, state: PageState, pin: &Pinned<'_, P>) -> i64 {
         let i = state.index();
         let shared = self.shared.get(lruvec as usize);
-        let pending = self.of_cpus(lruvec).map(|counts| {
+        let pending = self.of_cpus(lruvec, pin).map(|counts| {
             let sum = counts.states[i].load(Ordering::Relaxed);
             i64::from(sum.wrapping_sub(counts.pushed[i].load(Ordering::Relaxed)) as i32)
         });
@@ -198,17 +223,21 @@ impl<P: Platform> Stats<P> {
     }
 
     /// Frames charged through the owner slot of a living group.
-    pub(super) fn frames_charged(&self, lruvec: LruVecIndex) -> u64 {
-        self.of_cpus(lruvec)
+    pub(super) fn frames_charged(&self, lruvec: LruVecIndex, pin: &Pinned<'_, P>) -> u64 {
+        self.of_cpus(lruvec, pin)
             .map(|counts| counts.charged.load(Ordering::Relaxed))
             .fold(0, u64::wrapping_add)
     }
 
     /// Takes all that is counted for a lruvec, and leaves zeros: its frames charged, and its frames by state.
     /// Nobody counts here any more: the caller waited for them, and has pushed what they left.
-    pub(super) fn take(&self, lruvec: LruVecIndex) -> (u64, [i64; PageState::COUNT]) {
+    pub(super) fn take(
+        &self,
+        lruvec: LruVecIndex,
+        pin: &Pinned<'_, P>,
+    ) -> (u64, [i64; PageState::COUNT]) {
         let charged = self
-            .of_cpus(lruvec)
+            .of_cpus(lruvec, pin)
             .map(|counts| counts.charged.swap(0, Ordering::Relaxed))
             .fold(0, u64::wrapping_add);
         let mut states = [0; PageState::COUNT];
@@ -223,26 +252,75 @@ impl<P: Platform> Stats<P> {
 
     /// This CPU's counts for a lruvec, and whether nobody else writes them.
     #[inline]
-    fn mine(&self, lruvec: LruVecIndex, off: &IrqOff<P>) -> Option<(&'static Counts, bool)> {
-        let lruvec = lruvec as usize;
-        if lruvec >= self.lruvecs {
-            return None;
-        }
-        let others = self.counts.len() / self.lruvecs - 1;
+    fn mine<'p>(
+        &self,
+        lruvec: LruVecIndex,
+        pin: &'p Pinned<'_, P>,
+        off: &IrqOff<P>,
+    ) -> Option<(&'p Counts, bool)> {
+        let (lruvec, others) = (lruvec as usize, self.others);
         let cpu = (off.cpu().0 as usize).min(others);
-        let counts = self.counts.get(cpu * self.lruvecs + lruvec)?;
+        let counts = if lruvec < self.carved {
+            self.counts.get(cpu * self.carved + lruvec)?
+        } else {
+            self.lent.get(lruvec - self.carved)?.get(pin, cpu as u32)?
+        };
         Some((counts, P::CPU_IDS == CpuIds::Exclusive && cpu != others))
     }
 
     /// Every CPU's counts for a lruvec.
-    fn of_cpus(&self, lruvec: LruVecIndex) -> impl Iterator<Item = &'static Counts> + use<P> {
-        let from = self.counts.get(lruvec as usize..).unwrap_or(&[]);
-        from.iter().step_by(self.lruvecs.max(1))
+    fn of_cpus<'p>(
+        &self,
+        lruvec: LruVecIndex,
+        pin: &'p Pinned<'_, P>,
+    ) -> impl Iterator<Item = &'p Counts> {
+        let lruvec = lruvec as usize;
+        let (carved, lent) = match lruvec.checked_sub(self.carved) {
+            None => (self.counts.get(lruvec..).unwrap_or(&[]), None),
+            Some(index) => (&[][..], self.lent.get(index)),
+        };
+        let lent = lent.into_iter().flat_map(move |lent| {
+            (0..=self.others).map_while(move |cpu| lent.get(pin, cpu as u32))
+        });
+        carved.iter().step_by(self.carved.max(1)).chain(lent)
+    }
+
+    /// Counts of one group that are not carved: how many, by node and CPU.
+    pub(super) fn lent_counts(&self, nodes: u32) -> u32 {
+        if self.lent.is_empty() {
+            return 0;
+        }
+        nodes * self.counts_of_lruvec()
+    }
+
+    fn counts_of_lruvec(&self) -> u32 {
+        self.others as u32 + 1
+    }
+
+    /// Bytes of so many counts.
+    pub(super) fn bytes_of(counts: u32) -> u64 {
+        u64::from(counts) * size_of::<Counts>() as u64
+    }
+
+    /// Makes the counts of a new group's lruvec in frames that its memory is in, as those of its node.
+    pub(super) fn begin(&self, lruvec: LruVecIndex, node: u32, frames: FrameRange) -> bool {
+        let count = self.counts_of_lruvec();
+        let lent = (lruvec as usize).checked_sub(self.carved);
+        let lent = lent.and_then(|index| self.lent.get(index));
+        lent.is_some_and(|lent| lent.begin::<P>(frames, node * count, count))
+    }
+
+    /// Nobody finds the counts of a dead group's lruvec from now on.
+    pub(super) fn end(&self, lruvec: LruVecIndex) {
+        let lent = (lruvec as usize).checked_sub(self.carved);
+        if let Some(lent) = lent.and_then(|index| self.lent.get(index)) {
+            lent.end();
+        }
     }
 }
 
 /// Takes what one CPU has not pushed.
-fn take_all(counts: &'static Counts) -> impl Iterator<Item = Delta> {
+fn take_all(counts: &Counts) -> impl Iterator<Item = Delta> {
     PageState::ALL.into_iter().filter_map(move |state| {
         let frames = advance(&counts.states[state.index()], &counts.pushed[state.index()]);
         (frames != 0).then_some(Delta { state, frames })
@@ -254,6 +332,9 @@ fn advance(sum: &AtomicU32, pushed: &AtomicU32) -> i64 {
     let mut before = pushed.load(Ordering::Relaxed);
     loop {
         let now = sum.load(Ordering::Relaxed);
+        if now == before {
+            return 0;
+        }
         match pushed.compare_exchange_weak(before, now, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return i64::from(now.wrapping_sub(before) as i32),
             Err(other) => before = other,

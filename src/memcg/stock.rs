@@ -1,10 +1,12 @@
 //! Frames charged ahead, per CPU.
 //!
-//! Owns: [`Stock`]: for a few groups, how many frames this CPU may give out without touching their counters.
+//! Owns: [`Stock`]: for a few groups, how many frames this CPU may give out without touching their counters; for one owner slot,
+//! how many bytes of frames that are charged already.
 //! Invariants: frames in stock are counted in the usage of their group and of all above it. A group has one entry at most,
-//! of at most [`BATCH`] frames; a free one may keep the name of its last group.
+//! of at most [`BATCH`] frames; a free one may keep the name of its last group. Bytes in stock are fewer than two frames'.
 //! Lock ranks: data of `MemcgStock` locks. A charge only tries its own CPU's; drains wait for any. Used by: memcg's charges.
 
+use super::OwnerIndex;
 use super::tree::{NONE, Slot};
 use crate::rank::Rank;
 use crate::sync::Ranked;
@@ -21,6 +23,13 @@ pub(super) struct Entry {
     pub(super) frames: u64,
 }
 
+/// Bytes of charged frames that no object uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LooseBytes {
+    pub(super) owner: OwnerIndex,
+    pub(super) bytes: u64,
+}
+
 const EMPTY: Entry = Entry {
     group: NONE,
     frames: 0,
@@ -32,6 +41,8 @@ pub(super) struct Stock {
     entries: [Entry; GROUPS],
     /// The entry that makes room next. In turn, which is as good as at random and needs no generator.
     next_out: usize,
+    /// While it says 0 bytes, its owner slot may be anyone's.
+    bytes: LooseBytes,
 }
 
 impl Ranked for Stock {
@@ -43,6 +54,7 @@ impl Default for Stock {
         Self {
             entries: [EMPTY; GROUPS],
             next_out: 0,
+            bytes: LooseBytes { owner: 0, bytes: 0 },
         }
     }
 }
@@ -93,6 +105,49 @@ impl Stock {
         })
     }
 
+    /// Keeps bytes of `owner` from now on. Returns another owner's that were kept.
+    pub(super) fn turn_bytes_to(&mut self, owner: OwnerIndex) -> Option<LooseBytes> {
+        if self.bytes.owner == owner {
+            return None;
+        }
+        let out = self.take_bytes();
+        self.bytes.owner = owner;
+        out
+    }
+
+    /// Takes bytes for an object of the owner that was turned to, if there are so many.
+    pub(super) fn consume_bytes(&mut self, bytes: u64) -> bool {
+        let enough = self.bytes.bytes >= bytes;
+        self.bytes.bytes -= if enough { bytes } else { 0 };
+        enough
+    }
+
+    /// Adds bytes of the owner that was turned to, then as [`consume_bytes`](Self::consume_bytes).
+    pub(super) fn add_and_consume_bytes(&mut self, more: u64, bytes: u64) -> bool {
+        self.bytes.bytes += more;
+        self.consume_bytes(bytes)
+    }
+
+    /// Adds bytes of the owner that was turned to. Above one frame, takes out all whole frames, and says how many.
+    #[must_use]
+    pub(super) fn refill_bytes(&mut self, bytes: u64, frame: u64) -> u64 {
+        let kept = &mut self.bytes.bytes;
+        *kept += bytes;
+        if *kept <= frame {
+            return 0;
+        }
+        let frames = *kept / frame;
+        *kept %= frame;
+        frames
+    }
+
+    /// Takes out the bytes, if there are any.
+    pub(super) fn take_bytes(&mut self) -> Option<LooseBytes> {
+        let taken = self.bytes;
+        self.bytes.bytes = 0;
+        (taken.bytes > 0).then_some(taken)
+    }
+
     /// All entries.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
@@ -103,9 +158,9 @@ impl Stock {
 mod tests {
     use super::*;
 
+    /// B18.
     #[test]
     fn a_group_keeps_one_entry_even_when_an_empty_one_stands_before_it() {
-        // B18
         let mut stock = Stock::default();
         for group in 1..=7 {
             assert_eq!(stock.refill(group, 10), None);

@@ -13,6 +13,7 @@ use core::fmt;
 use super::counter::{PageCounter, Protection};
 use super::events::Events;
 use super::iter::Cursor;
+use super::room::NO_ROOM;
 use super::{MemcgId, Memcgs};
 use crate::addr::NodeId;
 use crate::platform::{IrqOff, Platform};
@@ -42,8 +43,9 @@ pub(super) struct Group {
     life: AtomicU64,
     pub(super) counter: PageCounter,
     pub(super) events: Events,
-    /// Moves of charges out of this place that are under way. Not reset: a move may outlive its group.
-    pub(super) moving: AtomicU32,
+    /// Number of its memory's first frame, plus one; see room.rs.
+    pub(super) room: AtomicU64,
+    pub(super) oom: super::oom::Word,
     /// Steps from the root. Written before the group is published.
     depth: AtomicU32,
     // Links; written under the tree lock, `parent` before the group is published.
@@ -83,6 +85,11 @@ pub enum CreateError {
     TooDeep {
         /// The configured depth.
         deepest: u32,
+    },
+    /// No block of this order, in reach of the direct map, is free for the group's memory: reclaim, and try again.
+    NoMemory {
+        /// log2 of the frames.
+        order: u8,
     },
     /// Every owner slot is one of a living group, or of a group that is ending: configure more.
     OwnersExhausted,
@@ -136,7 +143,8 @@ impl Group {
             life: AtomicU64::new(pack(0, if root { Life::Live } else { Life::Free })),
             counter: PageCounter::new(),
             events: Events::default(),
-            moving: AtomicU32::new(0),
+            room: AtomicU64::new(NO_ROOM),
+            oom: super::oom::Word::default(),
             depth: AtomicU32::new(0),
             parent: AtomicU32::new(NONE),
             first_child: AtomicU32::new(NONE),
@@ -207,6 +215,7 @@ impl<P: Platform> Memcgs<P> {
         tree.used += 1;
         group.counter.reset();
         group.events.reset();
+        group.oom.set(super::OomSetting::default());
         group.depth.store(depth, Ordering::Relaxed);
         group.parent.store(parent.slot, Ordering::Relaxed);
         group.first_child.store(NONE, Ordering::Relaxed);
@@ -417,6 +426,10 @@ impl fmt::Display for CreateError {
             Self::TooDeep { deepest } => write!(
                 f,
                 "groups nest at most {deepest} deep: configure a greater depth"
+            ),
+            Self::NoMemory { order } => write!(
+                f,
+                "no block of order {order} is free for the group's memory: reclaim, and try again"
             ),
             Self::OwnersExhausted => {
                 f.write_str("living groups hold every owner slot: remove some, or configure more")

@@ -13,7 +13,7 @@
 use super::FolioView;
 use crate::frame::{Flags, FrameNo};
 use crate::lru::View;
-use crate::memcg::{LruVecIndex, PageState};
+use crate::memcg::PageState;
 use crate::platform::{IrqOff, Platform};
 use crate::sync::twin::left_out;
 
@@ -30,6 +30,7 @@ impl<P: Platform> FolioView<'_, P> {
     /// Puts the folio into a state or takes it out, and counts it in its group. Says whether that changed anything.
     ///
     /// Takes no lock unless charges are being moved out of the group.
+    #[inline]
     pub fn account(&self, state: PageState, change: StateChange) -> bool {
         self.mm
             .view()
@@ -79,8 +80,9 @@ impl<P: Platform> View<'_, P> {
     ) -> bool {
         let record = self.frames.record(frame);
         // Pinned: a move that has not begun waits, and so does the end of the group.
-        let _pin = self.memcgs.pin();
-        loop {
+        let pin = self.memcgs.pin();
+        let mut held = None;
+        let lruvec = loop {
             let owner = record.owner();
             let lruvec = owner.and_then(|owner| self.memcgs.owners().resolve(owner));
             let Some(lruvec) = lruvec else {
@@ -90,15 +92,29 @@ impl<P: Platform> View<'_, P> {
                 }
                 continue; // it got another owner, and the old one's slot is free
             };
-            if !self.memcgs.is_moving(self.memcgs.slot_of(lruvec)) {
+            if !self.memcgs.is_moving(lruvec) {
                 let left_out = left_out::<P>("account: the second look at the owner");
                 if left_out || record.owner() == owner {
-                    return self.change_state(frame, state, change, lruvec, off);
+                    break lruvec;
                 }
-            } else if let Some(held) = self.lock(frame, off) {
-                return self.change_state(frame, state, change, held.index, off);
+            } else {
+                held = self.lock(frame, off);
+                if let Some(held) = &held {
+                    break held.index;
+                }
             }
+        };
+        // Orders 0 to 18: a frame count fits.
+        let frames = record.state().frames() as i32;
+        let (changed, frames) = match change {
+            StateChange::Enter => (record.enter_state(state.index()), frames),
+            StateChange::Leave => (record.leave_state(state.index()), -frames),
+        };
+        if changed {
+            self.memcgs.add_state(lruvec, state, frames, &pin, off);
         }
+        drop(held);
+        changed
     }
 
     /// Takes a dying frame out of the states that it was left in.
@@ -106,29 +122,5 @@ impl<P: Platform> View<'_, P> {
         for state in PageState::ALL {
             self.account(frame, state, StateChange::Leave, off);
         }
-    }
-
-    #[inline]
-    fn change_state(
-        self,
-        frame: FrameNo,
-        state: PageState,
-        change: StateChange,
-        lruvec: LruVecIndex,
-        off: &IrqOff<P>,
-    ) -> bool {
-        let record = self.frames.record(frame);
-        let flag = Flags::of_state(state.index());
-        // Orders 0 to 18: a frame count fits.
-        let frames = record.order().frames() as i32;
-        let (before, frames) = match change {
-            StateChange::Enter => (record.set(flag), frames),
-            StateChange::Leave => (record.clear(flag), -frames),
-        };
-        let changed = before.contains(flag) != (change == StateChange::Enter);
-        if changed {
-            self.memcgs.add_state(lruvec, state, frames, off);
-        }
-        changed
     }
 }

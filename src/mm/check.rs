@@ -129,7 +129,13 @@ impl<P: Platform> Mm<P> {
                 continue;
             };
             listed += held.lruvec.unevictable();
-            for list in ListKind::ALL {
+            let lists = |kind: ListKind| {
+                held.lruvec
+                    .lists_of(kind)
+                    .into_iter()
+                    .map(move |list| (list, kind))
+            };
+            for (number, list) in ListKind::ALL.into_iter().flat_map(lists) {
                 let here = |record: &crate::frame::Record| {
                     record
                         .owner()
@@ -138,15 +144,15 @@ impl<P: Platform> Mm<P> {
                 };
                 let (entries, counted) =
                     held.lruvec
-                        .recount(&self.frames, list, here)
+                        .recount(&self.frames, number, here)
                         .map_err(|frame| MmFault::Misplaced {
                             pfn: self.frames.pfn(frame),
                             list,
                         })?;
-                let by_zone = held.lruvec.frames_by_zone(list);
-                let (differs, stated) = (counted != by_zone, held.lruvec.frames(list));
+                let by_zone = held.lruvec.frames_by_zone(number);
+                let (differs, stated) = (counted != by_zone, by_zone.iter().sum());
                 let counted = counted.iter().sum();
-                if differs || entries != held.lruvec.list(list).len() {
+                if differs || entries != held.lruvec.list(number).len() {
                     return Err(MmFault::ListCount {
                         memcg: self.memcgs.slot_of(index),
                         list,
@@ -199,12 +205,16 @@ impl<P: Platform> Mm<P> {
 
     fn check_usage(&self) -> Result<(), MmFault> {
         for (memcg, stated) in self.memcgs.usages() {
-            let counted = self.charged_frames(|owner| {
+            let here = |owner| {
                 self.memcgs.owners().resolve(owner).is_some_and(|lruvec| {
                     self.memcgs
                         .is_at_or_below(self.memcgs.slot_of(lruvec), memcg)
                 })
-            });
+            };
+            let owners = self.memcgs.owners().in_use().map(|(owner, _)| owner);
+            let for_bytes = owners.filter(|&owner| here(owner));
+            let for_bytes: u64 = for_bytes.map(|owner| self.memcgs.byte_frames(owner)).sum();
+            let counted = self.charged_frames(here) + for_bytes;
             if counted != stated {
                 return Err(MmFault::Usage {
                     memcg,
@@ -254,7 +264,8 @@ impl<P: Platform> Mm<P> {
         let groups = (0..self.lru.count())
             .filter(|&lruvec| self.memcgs.id_of(self.memcgs.slot_of(lruvec)).is_some());
         for (owner, _) in self.memcgs.owners().in_use() {
-            let frames = self.charged_frames(|named| named == owner);
+            let frames =
+                self.charged_frames(|named| named == owner) + self.memcgs.byte_frames(owner);
             let forwards = self
                 .memcgs
                 .owners()

@@ -10,8 +10,8 @@ use crate::alloc::{self, PageAllocator};
 use crate::boot::{BootMap, Bump, MemoryError, StorageFull};
 use crate::frame::{FrameTable, FrameTableFault};
 use crate::list_lru::ListLrus;
-use crate::lru::{BatchSize, Lru, Sizes};
-use crate::memcg::{MemcgFault, MemcgLimits, Memcgs};
+use crate::lru::{BatchSize, Lru, Policy, Sizes};
+use crate::memcg::{GroupMemory, MemcgFault, MemcgLimits, Memcgs};
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
 use crate::sync::Claims;
@@ -30,6 +30,8 @@ pub struct MmConfig {
     pub shrinkers: u32,
     /// How many folios wait in a CPU's batch of LRU moves.
     pub lru_batch: BatchSize,
+    /// Which folios go first.
+    pub policy: Policy,
     /// How much reclaim prefers anonymous folios over file folios that cost the same: 0 hardly takes any, 100 makes no
     /// difference, 200 takes no file folios. More counts as 200.
     pub swappiness: u8,
@@ -55,10 +57,12 @@ impl MmConfig {
                 groups,
                 depth: 16,
                 owners: groups.saturating_mul(2),
+                memory: GroupMemory::Carved,
             },
             list_lrus: 4,
             shrinkers: 16,
             lru_batch: BatchSize::default(),
+            policy: Policy::default(),
             swappiness: SWAPPINESS,
         }
     }
@@ -110,11 +114,13 @@ impl<P: Platform> Mm<P> {
             cpus,
             frames: alloc.span().frames(),
             batch: config.lru_batch,
+            policy: config.policy,
         };
         let lru = Lru::build(bump, &sizes)?;
         let shrinkers = Shrinkers::build(bump, config.shrinkers, limits.groups * nodes)?;
         let list_lrus = ListLrus::build(bump, config.list_lrus, limits.groups, nodes, cpus)?;
         let reclaimers = Claims::new(bump.slots(cpus as usize * 2, |_| AtomicU64::new(0))?);
+        let killers = Claims::new(bump.slots(1, |_| AtomicU64::new(0))?);
         let scanners = bump.slots(alloc.zone_count() as usize, |_| Scanners::new())?;
         Ok(Self {
             alloc,
@@ -126,6 +132,7 @@ impl<P: Platform> Mm<P> {
             refused_puts: AtomicU64::new(0),
             reown_from: AtomicU32::new(0),
             reclaimers,
+            killers,
             scanners,
             efforts: bump.slots(nodes as usize, |_| Effort::new())?,
             swappiness: config.swappiness,

@@ -8,8 +8,10 @@
 use core::fmt;
 
 use super::Mm;
+use crate::alloc::{Pages, Request};
 use crate::memcg::{CreateError, MemcgId, RemoveError};
 use crate::platform::{IrqOff, Platform};
+use crate::zone::Block;
 
 /// The id names no living group (or the root, where that is not allowed).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,10 +23,16 @@ impl<P: Platform> Mm<P> {
     /// # Errors
     /// [`CreateError`], with nothing changed.
     pub fn create_memcg(&self, parent: MemcgId) -> Result<MemcgId, CreateError> {
+        let mut room = self.room()?;
         let off = IrqOff::new();
-        let create = || {
-            self.memcgs
-                .create(parent, &off, |memcg| self.lists().open(memcg, &off))
+        let mut create = || {
+            self.memcgs.create(parent, &off, |memcg| {
+                self.lists().open(memcg, &off);
+                if let Some(pages) = room.take() {
+                    let (pfn, order) = pages.into_block().into_parts();
+                    self.memcgs.begin_room(memcg.slot, pfn, order);
+                }
+            })
         };
         match create() {
             Err(CreateError::OwnersExhausted) => {
@@ -34,6 +42,18 @@ impl<P: Platform> Mm<P> {
             }
             created => created,
         }
+    }
+
+    /// The memory of a new group, if it needs any.
+    fn room(&self) -> Result<Option<Pages<'_, P>>, CreateError> {
+        let Some(order) = self.memcgs.room() else {
+            return Ok(None);
+        };
+        let pages = self.alloc.try_alloc(Request::new(order)).ok();
+        // Back in the allocator if the direct map does not reach it.
+        let pages = pages.filter(|pages| self.memcgs.reaches(pages.pfn()));
+        let order = order.get();
+        pages.map(Some).ok_or(CreateError::NoMemory { order })
     }
 
     /// Removes a group without children. Its frames, its objects on lists, its shrinkers' deferred work, and its charges still to
@@ -54,6 +74,11 @@ impl<P: Platform> Mm<P> {
         // Uncharges that still saw the child end here; later ones see the parent.
         self.memcgs.wait_for_charges();
         self.memcgs.put_owners(removal.child);
+        if let Some((pfn, order)) = self.memcgs.end_room(removal.child) {
+            // Whoever still reads its counts ends here.
+            self.memcgs.wait_for_charges();
+            self.alloc.free_blocks([Block::new(pfn, order)]);
+        }
         self.memcgs.finish_removal(removal, &IrqOff::new());
         if self.memcgs.owners_are_few() {
             let _: super::reown::Looked = self.reown();

@@ -8,7 +8,7 @@ use super::{Folio, Mm, NoSuchGroup};
 use crate::addr::CpuId;
 use crate::alloc::Pages;
 use crate::boot::Refused;
-use crate::memcg::{Event, Force, MemcgId, ProtectError, Protection, ROOT, Shield};
+use crate::memcg::{Event, Force, MemcgId, OomSetting, ProtectError, Protection, ROOT, Shield};
 use crate::mm::ChargeError;
 use crate::platform::{IrqOff, Platform};
 
@@ -98,6 +98,24 @@ impl<P: Platform> Mm<P> {
     /// [`NoSuchGroup`] for a stale id.
     pub fn memcg_peak(&self, memcg: MemcgId) -> Result<u64, NoSuchGroup> {
         self.memcgs.peak(memcg).ok_or(NoSuchGroup(memcg))
+    }
+
+    /// Sets how a group fares when memory runs out, beside what it has.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id.
+    pub fn set_memcg_oom(&self, memcg: MemcgId, setting: OomSetting) -> Result<(), NoSuchGroup> {
+        self.memcgs
+            .set_oom(memcg, setting)
+            .ok_or(NoSuchGroup(memcg))
+    }
+
+    /// That setting.
+    ///
+    /// # Errors
+    /// [`NoSuchGroup`] for a stale id.
+    pub fn memcg_oom(&self, memcg: MemcgId) -> Result<OomSetting, NoSuchGroup> {
+        self.memcgs.oom(memcg).ok_or(NoSuchGroup(memcg))
     }
 
     /// Counts an event that only the kernel sees, such as a task that it killed. No effect for a stale id.

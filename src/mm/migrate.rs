@@ -58,7 +58,7 @@ impl<'m, P: Platform> Frozen<'m, P> {
         core::mem::forget(self);
         let (_, order) = block.into_parts(); // the record stands for it now
         let (old, new) = (mm.frames.record(from), mm.frames.record(to));
-        new.set_mlocks(old.mlocks());
+        new.set_note(old.note());
         new.birth_moved(old, order, ISOLATION, zone);
         old.set_owner(None);
         let freed = Block::new(mm.frames.pfn(from), order);

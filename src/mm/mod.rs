@@ -7,6 +7,7 @@
 
 mod account;
 mod batches;
+mod bytes;
 mod check;
 mod config;
 mod cpus;
@@ -24,6 +25,7 @@ mod objects;
 mod release;
 mod reown;
 mod scanners;
+mod shadow_nodes;
 mod split;
 mod stat;
 
@@ -34,7 +36,7 @@ use crate::alloc::{AllocError, PageAllocator, Pages, Request};
 use crate::boot::{Memory, Refused};
 use crate::frame::FrameTable;
 use crate::list_lru::{self, ListLrus};
-use crate::lru::{Lru, View};
+use crate::lru::{Lru, Policy, View};
 use crate::memcg::Memcgs;
 use crate::platform::Platform;
 use crate::shrinker::Shrinkers;
@@ -43,6 +45,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use account::StateChange;
 pub use batches::BatchesOff;
+pub use bytes::ByteCharge;
 pub use check::MmFault;
 pub use config::{MmConfig, MmInitError};
 pub(crate) use efforts::Effort;
@@ -54,6 +57,7 @@ pub(crate) use migrate::Frozen;
 pub use moves::LruError;
 pub use moving::{MoveError, Moving};
 pub(crate) use scanners::{Scan, Scanners};
+pub use shadow_nodes::{ShadowIndex, ShadowNodes, TakenOut};
 pub use split::{Split, SplitError, SplitIsolated};
 pub use stat::LruStat;
 
@@ -71,6 +75,8 @@ pub struct Mm<P: Platform> {
     reown_from: AtomicU32,
     /// Who reclaims now; see reclaim.
     pub(crate) reclaimers: Claims,
+    /// Who has somebody killed now: one at a time.
+    pub(crate) killers: Claims,
     /// Where compaction is, by zone; see reclaim.
     pub(crate) scanners: &'static [Scanners],
     /// How background reclaim fared, by node; see reclaim.
@@ -143,6 +149,12 @@ impl<P: Platform> Mm<P> {
 
     pub(crate) fn swappiness(&self) -> u64 {
         self.swappiness.into()
+    }
+
+    /// Which folios go first, as configured.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.lru.policy
     }
 
     #[inline]

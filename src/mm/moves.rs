@@ -74,9 +74,7 @@ impl<'m, P: Platform> Folio<'m, P> {
         } else if !flags.intersects(Flags::UNEVICTABLE | Flags::ACTIVE) {
             self.activate();
             self.record().clear(Flags::REFERENCED);
-            if let Some(lruvec) = self.lruvec() {
-                self.0.mm.view().age(lruvec, self.order().frames());
-            }
+            self.count_activation();
         }
     }
 
@@ -242,6 +240,15 @@ impl<P: Platform> FolioView<'_, P> {
         }
         self.record().clear(Flags::ROTATE);
         self.queue_if_applies(Move::Rotate);
+    }
+
+    /// An activation ages the folio's lruvec, if the policy says so: an inactive folio goes the sooner.
+    pub(crate) fn count_activation(&self) {
+        if self.mm.policy().activation_ages()
+            && let Some(lruvec) = self.lruvec()
+        {
+            self.mm.view().age(lruvec, self.order().frames());
+        }
     }
 
     fn queue_if_applies(&self, kind: Move) {

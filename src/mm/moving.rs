@@ -167,11 +167,12 @@ impl<P: Platform> View<'_, P> {
         }
         // Before the new owner is named: until then whoever changes a state of this frame waits for the lock held here,
         // from then on it may be counted at the new owner without one.
-        let flags = record.flags();
+        let (flags, pin) = (record.flags(), self.memcgs.pin());
         for state in PageState::ALL {
             if flags.contains(Flags::of_state(state.index())) {
-                self.memcgs.add_state(from, state, -(frames as i32), off);
-                self.memcgs.add_state(to, state, frames as i32, off);
+                self.memcgs
+                    .add_state(from, state, -(frames as i32), &pin, off);
+                self.memcgs.add_state(to, state, frames as i32, &pin, off);
             }
         }
         record.set_owner(Some(next));

@@ -50,7 +50,7 @@ impl<P: Platform> Mm<P> {
         let held = held.ok_or(NoSuchGroup(memcg))?;
         let costs = held.lruvec.costs;
         Ok(LruStat {
-            lists: ListKind::ALL.map(|kind| held.lruvec.frames(kind)),
+            lists: held.lruvec.sizes(),
             unevictable: held.lruvec.unevictable(),
             moves: held.lruvec.moves,
             anon_cost: costs.anon,

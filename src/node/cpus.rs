@@ -100,9 +100,15 @@ impl<P: Platform> Nodes<P> {
         let own = self.online.by_node.get(usize::from(node.0));
         // A count may be one behind for a moment, and so below zero while a CPU goes and comes.
         match own.map_or(0, |own| own.load(Relaxed)) as i32 {
-            ..=0 => (self.online.total.load(Relaxed) as i32).max(1) as u32,
+            ..=0 => self.cpus_online(),
             own => own as u32,
         }
+    }
+
+    /// CPUs that run.
+    pub(super) fn cpus_online(&self) -> u32 {
+        // May be one behind for a moment, as above.
+        (self.online.total.load(Relaxed) as i32).max(1) as u32
     }
 
     fn known(&self, cpu: CpuId) -> Result<&'static AtomicBool, CpuError> {

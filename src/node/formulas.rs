@@ -1,7 +1,7 @@
 //! How much of a zone is kept free, and for whom: pure functions, equal to Linux's.
 //!
 //! Owns: the formulas of min_free, of a zone's [`Levels`], and of the reserves that protect low zones from requests that
-//! could be served from higher ones. Invariants: a zone reserves nothing from its own requests.
+//! could be served from higher ones, and of how far counters may lag. Invariants: a zone reserves nothing from its own requests.
 //! Lock ranks: none. Used by: [`Nodes::recompute`](super::Nodes::recompute).
 
 use crate::addr::ZoneKind;
@@ -18,6 +18,15 @@ pub enum Edition {
 
 /// Distance of the marks by default, in ten-thousandths of a zone.
 pub const SCALE_FACTOR: u32 = 10;
+
+/// The largest distance that an edition has.
+#[must_use]
+pub const fn most_scale_factor(edition: Edition) -> u32 {
+    match edition {
+        Edition::V5_4 => 1000,
+        Edition::Now => 3000,
+    }
+}
 
 /// KiB to keep free, from the KiB of all memory that is not Movable.
 #[must_use]
@@ -109,9 +118,35 @@ pub fn total_reserve(managed: u64, reserves: &[u64], high: u64) -> u64 {
     managed.min(largest.saturating_add(high))
 }
 
+/// Most that [`stat_threshold`] says: Linux keeps what is not told yet in a byte.
+const MOST_KEPT: u32 = 125;
+
+/// How many frames a count of free ones may change before the zone is told, from the CPUs that run and the bytes that the zone manages:
+/// more where there are more to tell it, and more for it to go by (Linux: `calculate_normal_threshold`).
+#[must_use]
+pub fn stat_threshold(cpus: u32, managed_bytes: u64) -> u32 {
+    let digits = |n: u64| u64::BITS - n.leading_zeros();
+    let sections = managed_bytes >> 27;
+    (2 * digits(cpus.into()) * (1 + digits(sections))).min(MOST_KEPT)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_lag_by_what_linux_allows_and_by_a_byte_at_most() {
+        // allocator.md 2.7; tests/golden_zoneinfo.rs has seven real machines.
+        let frames = |cpus, managed: u64| stat_threshold(cpus, managed << 12);
+        assert_eq!(frames(256, 67_108_864), 125);
+        assert_eq!(frames(256, 782_336), 108);
+        assert_eq!(frames(256, 3_972), 18);
+        assert_eq!([262_144, 782_336].map(|n| frames(2, n)), [20, 24]);
+        assert_eq!([0, 28_000].map(|n| frames(1, n)), [2, 2]);
+        assert_eq!(frames(1, 32_768), 4);
+        assert_eq!(stat_threshold(0, u64::MAX), 0);
+        assert_eq!(stat_threshold(u32::MAX, u64::MAX), 125);
+    }
 
     fn marks(edition: Edition, min_free_kib: u64, managed: u64, total: u64) -> Levels {
         Share {

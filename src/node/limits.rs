@@ -1,4 +1,4 @@
-//! What follows from how much memory each zone manages: watermarks, reserves, pageset limits.
+//! What follows from how much memory each zone manages: watermarks, reserves, drift thresholds, pageset limits.
 //!
 //! Owns: [`Tuning`], and the marks of each zone. Invariants: after [`Nodes::recompute`] every mark equals the formulas'
 //! for the present sizes. Marks are single words: a reader may see old and new ones together for a moment.
@@ -9,7 +9,7 @@ use super::{NodeZone, Nodes};
 use crate::addr::{CpuId, ZoneKind};
 use crate::pageset::Pressure;
 use crate::pageset::tune::{Inputs, Limits, Policy};
-use crate::platform::Platform;
+use crate::platform::{IrqOff, Platform};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::zone::Levels;
 
@@ -20,7 +20,7 @@ pub struct Tuning {
     pub edition: Edition,
     /// KiB to keep free; `None` computes them from the size of memory.
     pub min_free_kib: Option<u64>,
-    /// Distance of the watermarks in ten-thousandths of a zone, 1 to 3000.
+    /// Distance of the watermarks in ten-thousandths of a zone, 1 to 3000; to 1000 by Linux 5.4's rule.
     pub scale_factor: u32,
     /// Whose pagesets.
     pub policy: Policy,
@@ -117,15 +117,35 @@ impl<P: Platform> Nodes<P> {
     pub(crate) fn recompute(&self, tuning: &Tuning) {
         for zone in self.zones {
             let levels = self.fresh_levels(zone, tuning);
-            // The formulas keep the order, and the minimum within the zone. It may have shrunk since: then whoever took
-            // memory from it recomputes next.
-            let _ = zone.zone.set_levels(levels);
+            zone.zone.store_levels(levels);
             zone.zone
                 .regroup(zone.zone.managed().saturating_sub(levels.high));
             for (mark, reserve) in zone.marks.reserves.iter().zip(self.fresh_reserves(zone)) {
                 mark.store(reserve, Relaxed);
             }
         }
+    }
+
+    /// Computes how far every zone's count may lag, from its marks and the CPUs that run now.
+    pub(crate) fn renew_drift(&self, off: &IrqOff<P>) {
+        for zone in self.zones {
+            zone.zone.set_drift_threshold(self.fresh_drift(zone), off);
+        }
+    }
+
+    /// The drift threshold that a zone's shards ought to have: Linux's for a CPU. More where all shards together then lag by no more
+    /// than lies between min and low, so that the count is as good as exact above low; every addition that is saved is one to a cache
+    /// line that all CPUs share.
+    pub(crate) fn fresh_drift(&self, zone: &NodeZone<P>) -> u64 {
+        let shards = u64::from(zone.zone.shards());
+        if shards == 1 {
+            // It tells the sum all it does.
+            return 0;
+        }
+        let levels = zone.zone.levels();
+        let managed = zone.zone.managed();
+        let least = formulas::stat_threshold(self.cpus_online(), managed << P::PAGE_SHIFT);
+        u64::from(least).max(levels.low.saturating_sub(levels.min) / shards)
     }
 
     /// The marks that a zone ought to have.

@@ -26,8 +26,8 @@ use limits::Marks;
 pub use limits::Tuning;
 use plan::Piece;
 pub use plan::ZoneLimits;
+pub(crate) use sections::{Claimant, NotReserved, Prepare, Section, Stage, section_frames};
 use sections::{NEVER, Sections};
-pub(crate) use sections::{NotReserved, Prepare, Section, Stage, section_frames};
 use zonelist::{NodeOrders, NodeSet};
 
 /// Node ids are below this.
@@ -312,10 +312,13 @@ impl<P: Platform> Nodes<P> {
 
     /// Whether the frame was reserved at boot, and is still.
     pub(crate) fn is_reserved(&self, pfn: Pfn) -> bool {
-        let was = self.reserved_in(FrameRange::block(pfn, Order::ZERO)).next();
-        let added = self.hotplug_section(pfn);
-        was.is_some()
-            && added.is_none_or(|section| section.stage() == Stage::Absent)
+        let mut was = self.reserved_in(FrameRange::block(pfn, Order::ZERO));
+        let is_added = || {
+            let section = self.hotplug_section(pfn);
+            section.is_some_and(|section| section.stage() != Stage::Absent)
+        };
+        was.next().is_some()
+            && !is_added()
             && self
                 .zone_of(pfn)
                 .is_some_and(|zone| !self.zone(zone).is_managed(pfn))

@@ -3,20 +3,21 @@
 //! Owns: [`Sections`]: the deferred sections of boot memory and those that memory may be added to, each with its state.
 //! Invariants: whoever moves a section to `Claimed` alone brings it online or takes it offline; its lines are nobody else's
 //! meanwhile. Deferred frames are those of a node's highest zone from its [`cut`](super::NodeZone) on; sections are whole lines, so no
-//! two share one.
-//! Lock ranks: none: a claim is one compare-and-swap, and a claimed section is never waited for.
+//! two share one. `arrived` moves after the frames of a deferred section can be had.
+//! Lock ranks: none: a claim is one compare-and-swap, and whoever waits for a claimed section does so outside every lock.
 //! Used by: alloc (deferred initialisation, hot-plug).
 
 use super::plan::{Piece, ZoneLimits};
 use super::{Nodes, Run};
-use crate::addr::{FrameRange, NodeId, Pfn, ZoneKind};
+use crate::addr::{CpuId, FrameRange, NodeId, Pfn, ZoneKind};
 use crate::boot::{BootMap, Bump, SECTION_BYTES, StorageFull};
 use crate::platform::{IrqOff, Platform};
-use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::twin::left_out;
 
 /// Where a section is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
+#[repr(u32)]
 pub(crate) enum Stage {
     /// Boot memory that was not handed over yet.
     Waiting,
@@ -30,13 +31,20 @@ pub(crate) enum Stage {
 
 impl Stage {
     const ALL: [Self; 4] = [Self::Waiting, Self::Absent, Self::Claimed, Self::Online];
+    /// Bits of a stage in a section's word. Above them stands the CPU that claimed it.
+    const BITS: u32 = 2;
+
+    const fn of(word: u32) -> Self {
+        Self::ALL[word as usize % Self::ALL.len()]
+    }
 }
 
 /// One section that was not there from the start.
 #[derive(Debug)]
 pub(crate) struct Section {
     frames: FrameRange,
-    stage: AtomicU8,
+    /// Stage, and of a claimed one whose.
+    stage: AtomicU32,
 }
 
 impl Section {
@@ -46,25 +54,56 @@ impl Section {
 
     /// Acquire pairs with the Release of [`settle`](Self::settle): what is online has been counted as managed.
     pub(crate) fn stage(&self) -> Stage {
-        Stage::ALL[usize::from(self.stage.load(Ordering::Acquire)) % Stage::ALL.len()]
+        Stage::of(self.stage.load(Ordering::Acquire))
     }
 
-    /// Claims the section if it is at `from`. Exactly one of many succeeds.
-    pub(crate) fn claim(&self, from: Stage) -> bool {
+    /// Claims the section for the calling CPU if it is at `from`. Exactly one of many succeeds.
+    pub(crate) fn claim<P: Platform>(&self, from: Stage) -> bool {
+        let claimed = Stage::Claimed as u32 | P::cpu().0 << Stage::BITS;
+        if left_out::<P>("sections: a claim is one step") {
+            let is_there = self.stage() == from;
+            self.stage.store(claimed, Ordering::Relaxed);
+            return is_there;
+        }
         // Acquire pairs with the Release of `settle`: the last one's changes are complete.
         self.stage
-            .compare_exchange(
-                from as u8,
-                Stage::Claimed as u8,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
+            .compare_exchange(from as u32, claimed, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
+    }
+
+    /// Whether a CPU has claimed it, and whether that is another one than `own`.
+    fn claimed(&self, own: CpuId) -> Option<Claimant> {
+        // Acquire pairs with the Release of `settle`: whoever sees a claim ended sees that its section has arrived.
+        let word = self.stage.load(Ordering::Acquire);
+        let claimant = match word >> Stage::BITS == own.0 & (u32::MAX >> Stage::BITS) {
+            true => Claimant::Own,
+            false => Claimant::Other,
+        };
+        (Stage::of(word) == Stage::Claimed).then_some(claimant)
     }
 
     /// Ends a claim.
     pub(crate) fn settle(&self, to: Stage) {
-        self.stage.store(to as u8, Ordering::Release);
+        self.stage.store(to as u32, Ordering::Release);
+    }
+}
+
+/// Who is bringing a section online.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claimant {
+    /// The CPU that asks: what it runs now stands in the way.
+    Own,
+    /// Another.
+    Other,
+}
+
+impl Claimant {
+    /// Of two, the one that may be waited for.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match self {
+            Self::Own => other,
+            Self::Other => self,
+        }
     }
 }
 
@@ -166,6 +205,8 @@ pub(super) struct Sections {
     deferred: &'static [Section],
     /// That memory may be added to; sorted. None is among the others.
     hotplug: &'static [Section],
+    /// Deferred ones that came online since boot.
+    arrived: AtomicU32,
 }
 
 impl Sections {
@@ -187,6 +228,7 @@ impl Sections {
         Ok(Self {
             deferred: all(bump, deferred(), deferred().count(), Stage::Waiting)?,
             hotplug: all(bump, hotplug(), hotplug().count(), Stage::Absent)?,
+            arrived: AtomicU32::new(0),
         })
     }
 }
@@ -199,7 +241,7 @@ fn all(
 ) -> Result<&'static [Section], StorageFull> {
     bump.slots(count, |_| Section {
         frames: frames.next().expect("counted before"),
-        stage: AtomicU8::new(stage as u8),
+        stage: AtomicU32::new(stage as u32),
     })
 }
 
@@ -239,16 +281,21 @@ impl<P: Platform> Nodes<P> {
     /// The zone's next waiting section, claimed for the caller.
     pub(crate) fn claim_section(&self, zone: u8) -> Option<&'static Section> {
         let entry = &self.zones[usize::from(zone)];
-        // A hint: claims are never given back, so what was passed need not be looked at again.
-        let from = entry.next_section.load(Ordering::Relaxed);
+        // A hint: claims are never given back, so what was passed need not be looked at again. Acquire pairs with the Release
+        // below: whoever passes a section by sees its claim, and may wait for it.
+        let seen = match left_out::<P>("sections: who passes one by sees its claim") {
+            true => Ordering::Relaxed,
+            false => Ordering::Acquire,
+        };
+        let from = entry.next_section.load(seen);
         let sections = self.sections.deferred.iter().enumerate();
         let found = sections.skip(from as usize).find(|(_, section)| {
             section.stage() == Stage::Waiting
                 && self.deferred_in(section.frames).any(|run| run.zone == zone)
-                && section.claim(Stage::Waiting)
+                && section.claim::<P>(Stage::Waiting)
         });
         let next = found.map_or(self.sections.deferred.len(), |(i, _)| i + 1);
-        entry.next_section.fetch_max(next as u32, Ordering::Relaxed);
+        entry.next_section.fetch_max(next as u32, Ordering::Release);
         found.map(|(_, section)| section)
     }
 
@@ -260,8 +307,31 @@ impl<P: Platform> Nodes<P> {
         (next as usize) < self.sections.deferred.len()
     }
 
+    /// How many deferred sections have come online. Whoever found too little free, and finds that this has moved since, may
+    /// look again.
+    pub(crate) fn arrived(&self) -> u32 {
+        // Acquire pairs with the Release of `bring_online`: the frames of what has arrived can be had.
+        self.sections.arrived.load(Ordering::Acquire)
+    }
+
+    /// Who is bringing a section online that the zone has deferred frames in: others rather than the CPU that asks. A hint.
+    pub(crate) fn arriving(&self, zone: u8, own: CpuId) -> Option<Claimant> {
+        let of_zone = |section: &&Section| {
+            let mut runs = self.deferred_in(section.frames);
+            runs.any(|run| run.zone == zone)
+        };
+        let claimed = self.sections.deferred.iter().filter_map(|section| {
+            let claimant = section.claimed(own)?;
+            of_zone(&section).then_some(claimant)
+        });
+        claimed.reduce(Claimant::or)
+    }
+
     /// Brings the deferred frames of a claimed section online. Returns how many; `ready` is told each run before.
     pub(crate) fn bring_online(&self, section: &Section, ready: impl Fn(FrameRange)) -> u64 {
+        if left_out::<P>("sections: online after the frames are counted") {
+            section.settle(Stage::Online);
+        }
         let mut frames = 0;
         for run in self.deferred_in(section.frames) {
             for free in without(run.frames, self.reserved_in(run.frames)) {
@@ -270,6 +340,11 @@ impl<P: Platform> Nodes<P> {
                 frames += zone.online_lines(free, &IrqOff::new());
             }
         }
+        if left_out::<P>("sections: counted as arrived before the claim ends") {
+            section.settle(Stage::Online);
+        }
+        // Release pairs with the Acquire of `arrived`. Before the claim ends: who sees no claim any more sees this.
+        self.sections.arrived.fetch_add(1, Ordering::Release);
         section.settle(Stage::Online);
         frames
     }

@@ -8,6 +8,8 @@
 //! Used by: node, alloc.
 
 mod cache;
+#[cfg(all(test, not(loom)))]
+mod cache_tests;
 mod chunks;
 #[cfg(all(test, not(loom)))]
 mod chunks_tests;

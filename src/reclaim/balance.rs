@@ -25,6 +25,10 @@ pub(super) struct Balance {
     pub(super) of_group: bool,
     /// Whether active file folios may become inactive in this round.
     pub(super) file_deactivates: bool,
+    /// Whether active anonymous ones may.
+    pub(super) anon_deactivates: bool,
+    /// Whether the machine's files would not make good its shortage.
+    pub(super) file_is_tiny: bool,
 }
 
 /// Which backings are looked at, and how much.
@@ -32,6 +36,8 @@ pub(super) struct Balance {
 pub(super) enum Split {
     /// Both in full.
     Equal,
+    /// Anonymous only.
+    Anon,
     /// File only.
     File,
     /// Each by its part of the sum.
@@ -39,15 +45,19 @@ pub(super) enum Split {
 }
 
 impl Split {
-    /// First match decides: no swap, a group that must not swap, the last priority, file folios in plenty that nobody uses, else
-    /// by what each cost lately.
+    /// First match decides: no swap, a group that must not swap, the last priority, hardly any file folios in the machine but
+    /// anonymous ones that nobody uses, file folios in plenty that nobody uses, else by what each cost lately.
     pub(super) fn new(sizes: &ListSizes, costs: Costs, balance: &Balance) -> Self {
-        let inactive_file = sizes[ListKind::InactiveFile as usize];
+        let [inactive_anon, inactive_file] =
+            [ListKind::InactiveAnon, ListKind::InactiveFile].map(|kind| sizes[kind as usize]);
+        let much_anon = inactive_anon >> balance.priority != 0 && !balance.anon_deactivates;
         let must_not_swap = balance.of_group && balance.swappiness == 0;
         if balance.swap == Swap::Full || must_not_swap {
             Self::File
         } else if balance.priority == 0 && balance.swappiness > 0 {
             Self::Equal
+        } else if balance.file_is_tiny && much_anon {
+            Self::Anon
         } else if inactive_file >> balance.priority != 0 && !balance.file_deactivates {
             Self::File
         } else {
@@ -62,7 +72,8 @@ impl Split {
         match self {
             Self::Equal => frames,
             Self::File if backing == Backing::File => frames,
-            Self::File => 0,
+            Self::Anon if backing == Backing::Anon => frames,
+            Self::File | Self::Anon => 0,
             Self::Parts { anon, file } => {
                 let part = match backing {
                     Backing::Anon => anon,
@@ -182,6 +193,8 @@ mod tests {
             priority: 6,
             of_group: true,
             file_deactivates: true,
+            anon_deactivates: false,
+            file_is_tiny: false,
         };
         let split = |balance| Split::new(&sizes(1000), Costs::default(), &balance);
         let parts = Split::Parts {
@@ -206,6 +219,24 @@ mod tests {
             ..most
         };
         assert_eq!(split(trim), Split::File, "much file that nobody uses");
+        // In a machine that has hardly any files, anonymous folios, if there are some that nobody uses.
+        let tiny = Balance {
+            file_is_tiny: true,
+            ..trim
+        };
+        assert_eq!(split(tiny), Split::Anon);
+        let used = Balance {
+            anon_deactivates: true,
+            ..tiny
+        };
+        assert_eq!(split(used), Split::File);
+        assert_eq!(
+            split(Balance {
+                priority: 9,
+                ..tiny
+            }),
+            Split::File
+        );
         assert_eq!(Split::new(&sizes(63), Costs::default(), &trim), parts);
     }
 

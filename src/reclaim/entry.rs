@@ -7,11 +7,12 @@
 
 use super::evict::Evict;
 use super::scan::Progress;
+use super::throttle::Throttle;
 use crate::addr::{NodeId, ZoneKind};
 use crate::alloc::{AllocError, Oom, Pages, Request};
 use crate::boot::Refused;
 use crate::memcg::{self, Event, Force, MemcgId};
-use crate::mm::{ChargeError, Folio, Mm, NoSuchGroup, Refusal};
+use crate::mm::{ByteCharge, ChargeError, Folio, Mm, NoSuchGroup, Refusal};
 use crate::sync::NoClaim;
 
 /// Rounds of reclaim that one request makes before it gives up (`MAX_RECLAIM_RETRIES`).
@@ -49,6 +50,8 @@ pub struct Reclaimed {
     pub objects: u64,
     /// Why it ended.
     pub stop: Stop,
+    /// Why the caller should wait before it reclaims again.
+    pub throttle: Option<Throttle>,
 }
 
 impl Reclaimed {
@@ -122,6 +125,7 @@ impl<P: Evict> Mm<P> {
             scanned: 0,
             objects: 0,
             stop,
+            throttle: None,
         };
         let _claim = match self.reclaimers.claim(P::task()) {
             Ok(claim) => claim,
@@ -144,7 +148,72 @@ impl<P: Evict> Mm<P> {
             scanned: progress.scanned,
             objects: progress.objects,
             stop,
+            throttle: self.throttle(&progress),
         }
+    }
+}
+
+impl<P: Evict> Mm<P> {
+    /// Charges an object's bytes to a group, for memory on `node`, reclaiming from whichever group's limit is in the way.
+    /// 0 bytes count as 1.
+    ///
+    /// # Errors
+    /// [`ChargeError`], if nothing more could be reclaimed there; a node that is none counts as no such group.
+    pub fn charge_bytes(
+        &self,
+        memcg: MemcgId,
+        node: NodeId,
+        bytes: u32,
+    ) -> Result<ByteCharge<'_, P>, ChargeError> {
+        let frames = u64::from(bytes).div_ceil(1 << P::PAGE_SHIFT);
+        self.charge_reclaiming(frames, || {
+            self.charge_bytes_or_full(memcg, node, bytes, Force::Within)
+        })
+        .map_err(|refusal| self.charge_error(memcg, refusal))
+    }
+
+    /// Attempts a charge of `frames`, reclaiming between attempts from the group that is full.
+    fn charge_reclaiming<T>(
+        &self,
+        frames: u64,
+        mut attempt: impl FnMut() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        for round in 0..=ROUNDS {
+            let refusal = match attempt() {
+                Ok(charged) => return Ok(charged),
+                Err(refusal) => refusal,
+            };
+            if round == 0 {
+                self.note_refusal(refusal);
+            }
+            let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
+                return Err(refusal);
+            };
+            if round == ROUNDS {
+                break;
+            }
+            let Some(full) = self.memcgs().id_of(full) else {
+                continue; // it ends, and with it its limit
+            };
+            let cluster = self.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
+            let target = cluster.min(CLUSTER).max(frames);
+            let reclaimed = self.reclaim_subtree(full, target, ANY_ZONE);
+            if let Some(reason) = reclaimed.throttle {
+                P::throttle(reason);
+            }
+            match reclaimed.stop {
+                Stop::Nested => break,
+                Stop::Crowded => P::relax(),
+                Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
+                Stop::Enough | Stop::Exhausted => {
+                    self.count_memcg_event(full, Event::Oom);
+                    if self.out_of_memory(Some(full)) == Oom::Fail {
+                        break;
+                    }
+                }
+            }
+        }
+        attempt()
     }
 }
 
@@ -158,42 +227,20 @@ impl<'m, P: Evict> Pages<'m, P> {
         mm: &'m Mm<P>,
         memcg: MemcgId,
     ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
-        let mut pages = self;
-        for round in 0..=ROUNDS {
-            let (refusal, back) = match pages.charge_or_full(mm, memcg, Force::Within) {
-                Ok(folio) => return Ok(folio),
-                Err(refused) => refused,
-            };
-            pages = back;
-            if round == 0 {
-                mm.note_refusal(refusal);
-            }
-            let Refusal::Memcg(memcg::Refusal::Full(full)) = refusal else {
-                return Err(Refused(mm.charge_error(memcg, refusal), pages));
-            };
-            if round == ROUNDS {
-                break;
-            }
-            let Some(full) = mm.memcgs().id_of(full) else {
-                continue; // it ends, and with it its limit
-            };
-            let cluster = mm.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
-            let target = cluster.min(CLUSTER).max(pages.order().frames());
-            let reclaimed = mm.reclaim_subtree(full, target, ANY_ZONE);
-            match reclaimed.stop {
-                Stop::Nested => break,
-                Stop::Crowded => P::relax(),
-                Stop::Enough | Stop::Exhausted if reclaimed.any() => {}
-                Stop::Enough | Stop::Exhausted => {
-                    mm.count_memcg_event(full, Event::Oom);
-                    if P::oom(Some(full)) == Oom::Fail {
-                        break;
-                    }
-                }
-            }
-        }
-        pages
-            .charge_or_full(mm, memcg, Force::Within)
-            .map_err(|(refusal, pages)| Refused(mm.charge_error(memcg, refusal), pages))
+        let frames = self.order().frames();
+        let mut pages = Some(self);
+        let charged = mm.charge_reclaiming(frames, || {
+            let attempted = pages.take().expect("each refusal gives them back");
+            attempted
+                .charge_or_full(mm, memcg, Force::Within)
+                .map_err(|(refusal, back)| {
+                    pages = Some(back);
+                    refusal
+                })
+        });
+        charged.map_err(|refusal| {
+            let pages = pages.expect("each refusal gives them back");
+            Refused(mm.charge_error(memcg, refusal), pages)
+        })
     }
 }

@@ -3,6 +3,8 @@
 //! Owns: [`Evict`] and its answers. Invariants: hooks get an isolated folio: nobody links it or frees it meanwhile.
 //! Lock ranks: none is held when a hook is called. Used by: reclaim.
 
+use super::oom::{Killed, Victim};
+use super::throttle::Throttle;
 use crate::addr::{NodeId, Order, Pfn};
 use crate::alloc::Oom;
 use crate::lru::{Backing, Shadow, Swap};
@@ -100,7 +102,17 @@ pub trait Evict: Platform {
     /// Free memory of the node is low: wake the thread that runs [`Mm::reclaim`](crate::Mm::reclaim).
     fn wake_background(_node: NodeId) {}
 
-    /// Nothing could be reclaimed for a request, or for `memcg` if it is at its limit.
+    /// Reclaim for a request got less than it wanted: wait for the reason to pass, [`Throttle::milliseconds`] at most.
+    fn throttle(_reason: Throttle) {}
+
+    /// Nothing could be reclaimed, and this is the group to blame: kill one of its programs, or all of `victim.whole` and below.
+    /// What is killed should free its memory soon: the request is tried again, a bounded number of times. One thread is in this
+    /// hook at a time. `No` leaves it to [`oom`](Self::oom).
+    fn kill(_mm: &Mm<Self>, _victim: &Victim) -> Killed {
+        Killed::No
+    }
+
+    /// Nothing could be reclaimed for a request, or for `memcg` if it is at its limit, and nothing was [killed](Self::kill).
     fn oom(_memcg: Option<MemcgId>) -> Oom {
         Oom::Fail
     }

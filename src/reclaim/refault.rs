@@ -1,40 +1,14 @@
 //! Folios that were evicted, and come back.
 //!
-//! Owns: the shadow of an evicted folio; [`Folio::add_refaulted`]. Invariants: a folio's refault is judged before it is given to
+//! Owns: [`Folio::add_refaulted`]. Invariants: a folio's refault is judged before it is given to
 //! the LRU, so the list it goes to is known when its batch is drained.
-//! Lock ranks: takes `LruVec`, one at a time, then `LruBatch`. Used by: scan, kernels.
+//! Lock ranks: takes `LruVec`, one at a time, then `LruBatch`. Used by: kernels.
 
-use super::evict::{Evict, Evicted};
-use crate::addr::NodeId;
-use crate::frame::{Flags, FrameNo};
+use super::evict::Evict;
+use crate::frame::Flags;
 use crate::lru::{Backing, Refault, Shadow};
-use crate::memcg::MemcgId;
-use crate::mm::{Folio, FolioView, LruError, Mm};
+use crate::mm::{Folio, LruError};
 use crate::platform::IrqOff;
-
-impl<P: Evict> Mm<P> {
-    /// What is left of a folio whose references are frozen, and which reclaim of `root` takes.
-    pub(super) fn evicted(&self, frame: FrameNo, root: MemcgId) -> Evicted {
-        let folio = self.frozen(frame);
-        let workingset = folio.record().flags().contains(Flags::WORKINGSET);
-        let node = self.allocator().node_of(folio.pfn()).unwrap_or(NodeId(0));
-        let frames = folio.order().frames();
-        Evicted {
-            pfn: folio.pfn(),
-            order: folio.order(),
-            word: folio.word(),
-            backing: folio.backing(),
-            shadow: self.view().shadow(root, node, frames, workingset),
-        }
-    }
-
-    /// Ages a folio's lruvec by an activation.
-    pub(super) fn age_by(&self, folio: &FolioView<'_, P>) {
-        if let Some(lruvec) = folio.lruvec() {
-            self.view().age(lruvec, folio.order().frames());
-        }
-    }
-}
 
 impl<P: Evict> Folio<'_, P> {
     /// Gives a folio to the LRU whose contents were evicted before and left `shadow` in their place. If it went too early it
@@ -54,7 +28,7 @@ impl<P: Evict> Folio<'_, P> {
         };
         self.add_with(backing, flags)?;
         if refault != Refault::Old {
-            mm.age_by(self);
+            self.count_activation();
         }
         if refault == Refault::Workingset
             && let Some(lruvec) = self.lruvec()

@@ -16,6 +16,9 @@ impl<P: Evict> Relief for Mm<P> {
 
     fn reclaim(&self, need: &Need, frames: u64) -> Progress {
         let reclaimed = self.reclaim_subtree(MemcgId::ROOT, frames, need.highest);
+        if let Some(reason) = reclaimed.throttle {
+            P::throttle(reason);
+        }
         match reclaimed.stop {
             Stop::Nested => Progress::Nested,
             Stop::Crowded => Progress::Crowded,
@@ -35,7 +38,7 @@ impl<P: Evict> Relief for Mm<P> {
     }
 
     fn oom(&self, _need: &Need) -> Oom {
-        P::oom(None)
+        self.out_of_memory(None)
     }
 
     fn caller(&self) -> Caller {

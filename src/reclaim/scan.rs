@@ -5,33 +5,20 @@
 //! bulk, before the next 32 are taken. A hook that panics puts its folios back.
 //! Lock ranks: `LruBatch`, `LruVec`, one after the other. Used by: walk.
 
-use arrayvec::ArrayVec;
-
 use super::balance::{Balance, ListSizes, Protected, Split, frames_to_scan, inactive_is_low};
 use super::evict::Evict;
+use super::hand::{Gone, InHand};
 use super::verdict::{Look, Tally, Verdict, judge};
 use super::walk::{FIRST_PRIORITY, Pass};
 use crate::addr::ZoneKind;
-use crate::frame::{Flags, FrameNo};
-use crate::lru::{Backing, Costs, ListKind, SCAN, Scanned, Swap};
+use crate::frame::Flags;
+use crate::lru::{Backing, Costs, ListKind, SCAN, Swap};
 use crate::memcg::{LruVecIndex, MemcgId};
 use crate::mm::{Isolated, Mm};
 use crate::platform::IrqOff;
 
-/// Folios in hand, put back if dropped.
-pub(super) type InHand<'m, P> = ArrayVec<Isolated<'m, P>, SCAN>;
-
-/// Frames whose references were frozen; freed together when dropped, also if a later hook panics.
-struct Frozen<'m, P: Evict> {
-    mm: &'m Mm<P>,
-    frames: Scanned,
-}
-
-impl<P: Evict> Drop for Frozen<'_, P> {
-    fn drop(&mut self) {
-        self.mm.free_dead(&self.frames, &IrqOff::new());
-    }
-}
+/// Folios taken in hand at once for each that is still wanted. With more, more go back unseen; with fewer, more holds are made.
+const LOOKS_AT_ONCE: u64 = 3;
 
 /// What is still to be done, and what was done.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +49,12 @@ pub(super) struct Progress {
     pub(super) low_spared: bool,
     /// Base frames of the longest list met at this priority.
     pub(super) longest: u64,
+    /// Base frames on inactive lists met at this priority.
+    pub(super) inactive: u64,
+    /// Folios that were still being written when they came round again.
+    pub(super) waits: u64,
+    /// Whether the machine's files would not make good its shortage.
+    pub(super) file_is_tiny: bool,
 }
 
 /// An lruvec, and the group that it must still belong to.
@@ -88,6 +81,9 @@ impl Progress {
             pass: Pass::Gentle,
             low_spared: false,
             longest: 0,
+            inactive: 0,
+            waits: 0,
+            file_is_tiny: false,
         }
     }
 
@@ -120,14 +116,12 @@ impl<P: Evict> Mm<P> {
         };
         let mut parts = self.parts(lruvec, protected, progress);
         while progress.left() > 0 {
-            // Never takes more in hand than are wanted: what is freed beyond the target would be faulted in again.
             let sum = parts.iter().map(|part| part.left).sum::<u64>();
-            let batch = sum.min(SCAN as u64).min(progress.left());
+            let batch = sum.min(SCAN as u64).min(progress.left() * LOOKS_AT_ONCE);
             for part in &mut parts {
                 let share = u128::from(batch) * u128::from(part.left);
                 let want = share.div_ceil(u128::from(sum.max(1))) as u64;
-                let want = want.min(progress.left());
-                if want > 0 {
+                if want > 0 && progress.left() > 0 {
                     let scanned = self.shrink_inactive(lruvec, want as u32, progress, part);
                     part.left = if scanned == 0 { 0 } else { part.left - want };
                 }
@@ -138,25 +132,38 @@ impl<P: Evict> Mm<P> {
         }
         for part in parts {
             // Once for the list, not for each 32: it takes the lock of every group above.
-            let (written, stayed, off) = (part.tally.written, part.tally.stayed, IrqOff::new());
-            self.view()
-                .add_cost(lruvec.index, part.backing, written, stayed, &off);
+            progress.waits += part.tally.waits;
+            let (tally, view, off) = (&part.tally, self.view(), IrqOff::new());
+            view.add_cost(
+                lruvec.index,
+                part.backing,
+                tally.written,
+                tally.stayed,
+                &off,
+            );
+            view.count_looks(lruvec.index, tally.scanned, tally.refilled, &off);
         }
     }
 
-    /// What is to be looked at of each backing. Makes active folios inactive where those are few.
+    /// What is to be looked at of each backing. Makes active folios inactive where those are few, if the policy has that done by
+    /// scans.
     fn parts(&self, lruvec: LruVecOf, protected: Protected, progress: &mut Progress) -> [Part; 2] {
         let (sizes, costs) = self.sizes(lruvec.index, progress.highest);
-        let longest = sizes.into_iter().max().unwrap_or(0);
-        progress.longest = progress.longest.max(longest);
-        let size = |kind: ListKind| sizes[kind as usize];
+        let inactive = |backing| sizes[ListKind::inactive(backing) as usize];
+        let active = |backing| sizes[ListKind::active(backing) as usize];
+        let by_scan = self.policy().deactivates();
+        for backing in [Backing::Anon, Backing::File] {
+            let (inactive, active) = (inactive(backing), active(backing));
+            let longest = match by_scan {
+                true => inactive.max(active),
+                false => inactive + active,
+            };
+            progress.longest = progress.longest.max(longest);
+            progress.inactive += inactive;
+        }
         let deactivates = |backing| {
             progress.pass >= Pass::Deactivate
-                || inactive_is_low(
-                    size(ListKind::inactive(backing)),
-                    size(ListKind::active(backing)),
-                    P::PAGE_SHIFT,
-                )
+                || inactive_is_low(inactive(backing), active(backing), P::PAGE_SHIFT)
         };
         let balance = Balance {
             swap: if progress.spares_anon {
@@ -168,6 +175,8 @@ impl<P: Evict> Mm<P> {
             priority: progress.priority,
             of_group: progress.root != MemcgId::ROOT,
             file_deactivates: deactivates(Backing::File),
+            anon_deactivates: deactivates(Backing::Anon),
+            file_is_tiny: progress.file_is_tiny,
         };
         let split = Split::new(&sizes, costs, &balance);
         let ending = !self.memcgs().is_live(lruvec.group);
@@ -176,15 +185,16 @@ impl<P: Evict> Mm<P> {
                 let frames = frames_to_scan(size, protected, progress.priority, ending);
                 split.part(frames, backing, ending)
             };
-            let mut inactive = size(ListKind::inactive(backing));
-            if inactive + size(ListKind::active(backing)) > 0 && deactivates(backing) {
+            let (mut reach, active) = (inactive(backing), active(backing));
+            if !by_scan {
+                reach += active;
+            } else if reach + active > 0 && deactivates(backing) {
                 // What was deactivated counts: or the last folios of a list would be out of a round's reach.
-                let want = part(size(ListKind::active(backing)));
-                inactive += self.shrink_active(lruvec, backing, want, progress);
+                reach += self.shrink_active(lruvec, backing, part(active), progress);
             }
             Part {
                 backing,
-                left: part(inactive),
+                left: part(reach),
                 tally: Tally::default(),
             }
         })
@@ -199,19 +209,22 @@ impl<P: Evict> Mm<P> {
         part: &mut Part,
     ) -> u32 {
         let (list, tally) = (ListKind::inactive(part.backing), &mut part.tally);
-        let (in_hand, scanned) = self.take_tail(lruvec, list, want, progress.highest);
-        progress.scanned += u64::from(scanned);
-        let mut freed = Frozen {
-            mm: self,
-            frames: Scanned::new(),
-        };
-        let (mut kept, mut started) = (InHand::new(), InHand::new());
-        for folio in in_hand {
+        let mut in_hand = InHand::unseen(self);
+        let scanned = self.take_tail(lruvec, list, want, progress.highest, &mut in_hand);
+        // Dropped in reverse order: those that stay first.
+        let node = lruvec.index % self.memcgs().nodes();
+        let isolated = in_hand.len() as u64;
+        let mut gone = Gone::new(self, progress.root, node);
+        let (mut kept, mut started) = (InHand::seen(self), InHand::seen(self));
+        // What is freed beyond the target would be faulted in again.
+        while progress.left() > 0
+            && let Some(folio) = in_hand.next()
+        {
             match judge(folio, Look::First, tally) {
-                Verdict::Free(frame) => self.let_go(frame, &mut freed, progress),
+                Verdict::Free(frame) => progress.freed += gone.let_go(frame),
                 Verdict::Started(folio) => started.push(folio),
                 Verdict::Keep(folio) => kept.push(folio),
-                Verdict::Activate(folio) => self.keep_active(folio, &mut kept),
+                Verdict::Activate(folio) => keep_active(folio, &mut kept),
             }
         }
         for folio in started {
@@ -221,31 +234,17 @@ impl<P: Evict> Mm<P> {
                 continue;
             }
             match judge(folio, Look::Written, tally) {
-                Verdict::Free(frame) => self.let_go(frame, &mut freed, progress),
+                Verdict::Free(frame) => progress.freed += gone.let_go(frame),
                 Verdict::Started(folio) | Verdict::Keep(folio) => kept.push(folio),
-                Verdict::Activate(folio) => self.keep_active(folio, &mut kept),
+                Verdict::Activate(folio) => keep_active(folio, &mut kept),
             }
         }
-        for folio in &kept {
-            tally.stayed += folio.order().frames();
-        }
-        self.put_back_all(kept);
-        drop(freed);
+        let stayed = |&frame| self.frozen(frame).order().frames();
+        tally.stayed += kept.iter().map(stayed).sum::<u64>();
+        progress.scanned += u64::from(scanned) - in_hand.len() as u64;
+        // What could not be won was looked at too.
+        tally.scanned += u64::from(scanned) - isolated;
         scanned
-    }
-
-    /// Hands a frozen folio's shadow to the kernel, and takes it out of the reckoning.
-    fn let_go(&self, frame: FrameNo, freed: &mut Frozen<'_, P>, progress: &mut Progress) {
-        let gone = self.evicted(frame, progress.root);
-        progress.freed += gone.order.frames();
-        freed.frames.push(frame); // before the hook, which may panic
-        P::evicted(self, &gone);
-    }
-
-    fn keep_active<'m>(&self, folio: Isolated<'m, P>, kept: &mut InHand<'m, P>) {
-        folio.record().set(Flags::ACTIVE);
-        self.age_by(&folio);
-        kept.push(folio);
     }
 
     /// Moves up to `want` folios from an active list's old end to the inactive one. Returns base frames moved.
@@ -256,72 +255,63 @@ impl<P: Evict> Mm<P> {
         want: u64,
         progress: &Progress,
     ) -> u64 {
-        let (mut left, mut moved) = (want, 0);
+        let (mut left, mut moved, mut refilled) = (want, 0, 0);
         while left > 0 {
-            let (in_hand, scanned) = self.take_tail(
-                lruvec,
-                ListKind::active(backing),
-                left.min(SCAN as u64) as u32,
-                progress.highest,
-            );
+            let mut in_hand = InHand::unseen(self);
+            let (list, some) = (ListKind::active(backing), left.min(SCAN as u64) as u32);
+            let scanned = self.take_tail(lruvec, list, some, progress.highest, &mut in_hand);
             if scanned == 0 {
                 break;
             }
-            for folio in &in_hand {
+            let mut inactive = InHand::seen(self);
+            for folio in in_hand {
                 // Clears the accessed bits: a use from now on, on the inactive list, is what saves it.
-                P::referenced(folio);
+                P::referenced(&folio);
                 folio.record().clear(Flags::ACTIVE);
                 folio.record().set(Flags::WORKINGSET);
                 moved += folio.order().frames();
+                inactive.push(folio);
             }
-            self.put_back_all(in_hand);
             left = left.saturating_sub(u64::from(scanned));
+            refilled += u64::from(scanned);
         }
+        let off = IrqOff::new();
+        self.view().count_looks(lruvec.index, 0, refilled, &off);
         moved
     }
 
-    /// Isolates up to `want` folios from a list's old end: those, and how many entries were looked at.
+    /// Isolates up to `want` folios from a list's old end. Returns how many entries were looked at.
     fn take_tail(
         &self,
         lruvec: LruVecOf,
         kind: ListKind,
         want: u32,
         highest: ZoneKind,
-    ) -> (InHand<'_, P>, u32) {
+        hand: &mut InHand<'_, P>,
+    ) -> u32 {
         let off = IrqOff::new();
         // A hook, or another thread, may have ended the group, and its lists may be another group's now.
         let take = || {
             self.view()
-                .isolate_tail(lruvec.index, kind, want, highest, &off)
+                .isolate_tail(lruvec.index, kind, want, highest, hand.frames(), &off)
         };
-        let tail = self
-            .memcgs()
-            .while_still(lruvec.group, take)
-            .unwrap_or_default();
-        (
-            tail.isolated
-                .into_iter()
-                .map(|frame| Isolated::new(self, frame))
-                .collect(),
-            tail.scanned,
-        )
-    }
-
-    /// Puts folios back under as few holds as their lruvecs need.
-    pub(super) fn put_back_all(&self, kept: InHand<'_, P>) {
-        let frames: ArrayVec<FrameNo, SCAN> = kept.into_iter().map(Isolated::into_frame).collect();
-        let off = IrqOff::new();
-        let dead = self.view().put_back(&frames, &off);
-        self.free_dead(&dead, &off);
+        let scanned = self.memcgs().while_still(lruvec.group, take);
+        scanned.unwrap_or(0)
     }
 
     /// Base frames on each list, in zones up to `highest`, and what reclaim of them cost lately.
     fn sizes(&self, lruvec: LruVecIndex, highest: ZoneKind) -> (ListSizes, Costs) {
         let off = IrqOff::new();
-        let sizes = self.view().lock_index(lruvec, &off).map(|held| {
-            let size = |list| held.lruvec.frames_up_to(list, highest);
-            (ListKind::ALL.map(size), held.lruvec.costs)
-        });
+        let held = self.view().lock_index(lruvec, &off);
+        let sizes = held.map(|held| (held.lruvec.sizes_up_to(highest), held.lruvec.costs));
         sizes.unwrap_or_default()
     }
+}
+
+fn keep_active<'m, P: Evict>(folio: Isolated<'m, P>, kept: &mut InHand<'m, P>) {
+    if !folio.record().flags().contains(Flags::ACTIVE) {
+        folio.record().set(Flags::ACTIVE);
+        folio.count_activation();
+    }
+    kept.push(folio);
 }

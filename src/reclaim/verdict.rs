@@ -9,7 +9,7 @@ use core::mem;
 
 use super::evict::{Evict, Release, Unmap, WriteOut};
 use crate::frame::{Flags, FrameNo};
-use crate::lru::Backing;
+use crate::lru::{Backing, Use};
 use crate::memcg::PageState;
 use crate::mm::{Isolated, StateChange};
 
@@ -41,6 +41,12 @@ pub(super) struct Tally {
     pub(super) written: u64,
     /// Base frames looked at in vain.
     pub(super) stayed: u64,
+    /// Folios that were being written when they were last looked at, and still are.
+    pub(super) waits: u64,
+    /// Folios looked at, but for those of the next line.
+    pub(super) scanned: u64,
+    /// Folios in active use that were looked at, and found used.
+    pub(super) refilled: u64,
 }
 
 /// References that an isolated folio has when nothing else uses it.
@@ -54,28 +60,30 @@ pub(super) fn judge<'m, P: Evict>(
 ) -> Verdict<'m, P> {
     let record = folio.record();
     if record.flags().intersects(Flags::LOCKED) {
+        tally.scanned += 1;
         return Verdict::Keep(folio); // putting it back makes it unevictable
     }
     if folio.is_writeback() {
         // Out of reclaim's way until it is written; then it moves to the old end.
-        record.set(Flags::RECLAIM);
+        let before = record.set(Flags::RECLAIM);
+        tally.waits += u64::from(before.contains(Flags::RECLAIM));
+        tally.scanned += 1;
         return Verdict::Activate(folio);
     }
-    // A use of the mappings counts with the mark that an earlier use left: the first keeps the folio once (second
-    // chance), a second one, or use through two mappings, makes it active.
-    let mappings = P::referenced(&folio);
-    let marked = record.clear(Flags::REFERENCED).contains(Flags::REFERENCED);
-    if mappings > 0 {
-        record.set(Flags::REFERENCED);
-        return if marked || mappings > 1 {
-            Verdict::Activate(folio)
-        } else {
-            Verdict::Keep(folio)
-        };
+    let active = record.flags().contains(Flags::ACTIVE);
+    let used = folio.mm().policy().accessed(record, P::referenced(&folio));
+    // Active ones come where generations have their turn. Those that are found in use are what a scan of active lists keeps.
+    let in_use = matches!(used, Use::Active | Use::Once);
+    tally.refilled += u64::from(active && in_use);
+    tally.scanned += u64::from(!(active && in_use));
+    match used {
+        Use::Active => return Verdict::Activate(folio),
+        Use::Once => return Verdict::Keep(folio),
+        Use::Marked | Use::None => {}
     }
     // Only marked: used through a descriptor since the last look. A file's clean frame is easily had again.
     let file = folio.backing() == Backing::File;
-    if marked && file && folio.is_dirty() {
+    if used == Use::Marked && file && folio.is_dirty() {
         return Verdict::Keep(folio);
     }
     if P::unmap(&folio) == Unmap::Busy {

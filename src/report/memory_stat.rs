@@ -20,6 +20,8 @@ pub struct MemoryStat {
     pub lists: [u64; ListKind::COUNT],
     /// Frames that are not to be reclaimed.
     pub unevictable: u64,
+    /// Frames charged for the bytes of the kernel's objects.
+    pub objects: u64,
     /// Frames in each state, by [`PageState::index`].
     pub states: [u64; PageState::COUNT],
     /// Bytes in a frame.
@@ -50,6 +52,9 @@ const LINES: [Line; 9] = [
     ("active_file", &[ListKind::ActiveFile], None),
 ];
 
+/// Linux prints `kernel` before this line, in `memory.stat` only.
+const KERNEL_AT: usize = 2;
+
 impl MemoryStat {
     /// Sums over all nodes, and over `memcg` and below.
     ///
@@ -72,6 +77,7 @@ impl MemoryStat {
                 .zip(&stat.states)
                 .for_each(|(sum, frames)| add(sum, frames));
             sum.unevictable += stat.unevictable;
+            sum.objects += stat.objects;
         }
         Ok(sum)
     }
@@ -98,13 +104,14 @@ impl MemoryStat {
             return Ok(stat);
         }
         stat.states = PageState::ALL.map(|state| memcgs.tree_state(memcg.slot, node, state));
+        stat.objects = memcgs.tree_byte_frames(memcg.slot, node);
         let mut at = Some(memcg);
         while let Some(group) = at {
             let off = IrqOff::new();
             let lruvec = memcgs.lruvec_of(group.slot, node);
             if let Some(held) = mm.view().lock_index(lruvec, &off) {
-                for kind in ListKind::ALL {
-                    stat.lists[kind as usize] += held.lruvec.frames(kind);
+                for (sum, frames) in stat.lists.iter_mut().zip(held.lruvec.sizes()) {
+                    *sum += frames;
                 }
                 stat.unevictable += held.lruvec.unevictable();
             }
@@ -127,7 +134,10 @@ impl MemoryStat {
 
 impl fmt::Display for MemoryStat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &LINES {
+        for (i, line) in LINES.iter().enumerate() {
+            if i == KERNEL_AT {
+                writeln!(f, "kernel {}", self.objects * self.frame_bytes)?;
+            }
             writeln!(f, "{} {}", line.0, self.bytes(line))?;
         }
         writeln!(f, "unevictable {}", self.unevictable * self.frame_bytes)

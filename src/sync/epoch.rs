@@ -31,7 +31,7 @@ pub struct Epoch<P: Platform> {
     pins: PerCpu<Pins>,
     /// For CPU ids out of range: shared, always counted atomically.
     others: Pins,
-    platform: PhantomData<P>,
+    platform: PhantomData<fn() -> P>,
 }
 
 /// While it lives, nothing that this thread can reach through the epoch is freed. Do not sleep.

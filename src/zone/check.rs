@@ -155,7 +155,8 @@ impl Shard {
         if free != info.free() {
             return Err(ZoneFault::FreeCount);
         }
-        if Shape::of(&words).class() != info.class() || Shape::of(&bits) != self.shape(line) {
+        let agrees = self.shape(line).stands_for(Shape::of(&bits));
+        if Shape::of(&words).class() != info.class() || !agrees {
             return Err(ZoneFault::Class);
         }
         let (giant, place) = self.giant(line);

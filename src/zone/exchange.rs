@@ -282,7 +282,7 @@ impl<P: Platform> Zone<P> {
             shard.counts.apart = 0;
         }
         let change = counts.free.wrapping_sub(cell.reported.load(Relaxed));
-        if (change as i64).unsigned_abs() > self.drift.load(Relaxed) {
+        if self.drift.tells(change as i64) {
             cell.reported.store(counts.free, Relaxed);
             self.free.fetch_add(change, Relaxed);
         }

@@ -6,7 +6,7 @@
 //! Used by: zone.
 
 use super::info::{Fault, Info};
-use super::line::{Bits, PLACES, WHOLE};
+use super::line::{Bits, PLACES, WHOLE, span};
 use super::shape::Shape;
 use super::shard::Shard;
 
@@ -14,6 +14,9 @@ impl Shard {
     /// Gives a block back.
     #[inline]
     pub(super) fn give(&mut self, frame: u32, order: u8) -> Result<(), Fault> {
+        if order <= 6 && self.give_in_word(frame, order).is_some() {
+            return Ok(());
+        }
         if order > WHOLE {
             return self.give_lines(frame / PLACES, order);
         }
@@ -34,8 +37,34 @@ impl Shard {
         Ok(())
     }
 
-    /// Sets a block's bits, and returns the info that the line has then.
+    /// [`give`](Self::give) of what nearly every block is: at most a word, in a line that is no special one and does not
+    /// become wholly free. `None`, with nothing changed, if it is not that, or cannot be given.
     #[inline]
+    fn give_in_word(&mut self, frame: u32, order: u8) -> Option<()> {
+        let (line, place) = (frame / PLACES, frame % PLACES);
+        let (i, mask) = span(place, order);
+        let info = self.info(line);
+        let free = info.free() + (1 << order);
+        let bits = &self.lines[line as usize];
+        let word = bits.word(i);
+        if !info.is_plain() || free >= PLACES || word & mask != 0 {
+            return None;
+        }
+        bits.set_word(i, word | mask);
+        let (shape, grown) = self.shape(line).risen(place, word | mask);
+        self.set_shape(line, shape);
+        self.counts.add(info, 1 << order);
+        let class = info.class();
+        if grown < 6 && grown as i8 <= class {
+            // A class can only rise here, and mostly does not. Only whole words join across words.
+            self.set_info(line, info.with(free, class));
+        } else {
+            self.settle(line, info, info.with(free, shape.class()));
+        }
+        Some(())
+    }
+
+    /// Sets a block's bits, and returns the info that the line has then.
     fn set_places(&self, line: u32, place: u32, order: u8, info: Info) -> Result<Info, Fault> {
         let free = info.free() + (1 << order);
         if free > PLACES {
@@ -134,30 +163,44 @@ impl Shard {
         }
         let block = !0u64 >> (64 - (1u32 << order));
         let mut at = 0;
-        while at < frames.len() {
-            let frame = frames[at] - base;
-            let (line, i) = (frame / PLACES, (frame >> 6 & 7) as usize);
-            let start = at;
-            let mask;
-            (mask, at) = same_word(frames, base, at, block);
-            let info = self.info(line);
-            let free = info.free() + mask.count_ones();
-            let word = self.lines[line as usize].word(i);
-            if !info.is_plain() || free >= PLACES || word & mask != 0 {
-                // The rare cases, and the whole line, one block at a time.
-                for &frame in &frames[start..at] {
-                    refused += u64::from(self.give(frame - base, order).is_err());
+        while let Some(&frame) = frames.get(at) {
+            let frame = frame - base;
+            let next = frames.get(at + 1).map(|next| next.wrapping_sub(base) >> 6);
+            let mut end = at + 1;
+            if next == Some(frame >> 6) {
+                let mask;
+                (mask, end) = same_word(frames, base, at, block);
+                if self.give_bits(frame, mask).is_some() {
+                    at = end;
+                    continue;
                 }
-                continue;
             }
-            let bits = &self.lines[line as usize];
-            bits.set_word(i, word | mask);
-            let shape = self.shape(line).with_word(i, word | mask);
-            self.set_shape(line, shape);
-            self.counts.add(info, mask.count_ones());
-            self.settle(line, info, info.with(free, shape.class()));
+            // Lone ones, and the rare cases, one block at a time.
+            for &frame in &frames[at..end] {
+                refused += u64::from(self.give(frame - base, order).is_err());
+            }
+            at = end;
         }
         refused
+    }
+
+    /// Gives back the frames `mask` of the word that holds `frame`, unless the line is a special one or becomes wholly
+    /// free, or one of them is free.
+    fn give_bits(&mut self, frame: u32, mask: u64) -> Option<()> {
+        let (line, i) = (frame / PLACES, (frame >> 6 & 7) as usize);
+        let info = self.info(line);
+        let free = info.free() + mask.count_ones();
+        let bits = &self.lines[line as usize];
+        let word = bits.word(i);
+        if !info.is_plain() || free >= PLACES || word & mask != 0 {
+            return None;
+        }
+        bits.set_word(i, word | mask);
+        let shape = self.shape(line).with_word(i, word | mask);
+        self.set_shape(line, shape);
+        self.counts.add(info, mask.count_ones());
+        self.settle(line, info, info.with(free, shape.class()));
+        Some(())
     }
 }
 

@@ -3,8 +3,10 @@
 //! Owns: the records for the few lines of which not every frame is managed and good.
 //! Invariants: a record belongs to one line from the moment it is taken until that line is plain again. What is awaited is bad,
 //! and in use.
-//! Lock ranks: none of its own; a record is written under the lock of its line's shard, and read by anyone.
+//! Lock ranks: none of its own; a record is written under the lock of its line's shard, and read by anyone. Taking one needs no lock.
 //! Used by: shard, zone.
+
+use arrayvec::ArrayVec;
 
 use super::line::{Line, Words};
 use crate::boot::{Bump, StorageFull};
@@ -30,6 +32,26 @@ pub(super) struct Holes {
     taken: &'static [AtomicBool],
     /// One word: bad frames that were awaited and have come back, until [`Zone::take_returned`](super::Zone::take_returned).
     returned: &'static [AtomicU32],
+}
+
+/// Records for the lines in which a range begins and ends, taken before the range changes: others take records at any time. What
+/// is left over goes back.
+pub(super) struct Ahead {
+    holes: Holes,
+    numbers: ArrayVec<usize, 2>,
+}
+
+impl Ahead {
+    /// One of them, or else any that no line has.
+    pub(super) fn take(&mut self) -> Option<usize> {
+        self.numbers.pop().or_else(|| self.holes.take())
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.numbers.iter().for_each(|&n| self.holes.give(n));
+    }
 }
 
 impl Hole {
@@ -65,7 +87,8 @@ impl Holes {
         let n = self
             .taken
             .iter()
-            .position(|taken| !taken.load(Relaxed) && !taken.swap(true, Relaxed))?;
+            // Acquire pairs with the Release of `give`: the last one's writes come before ours.
+            .position(|taken| !taken.load(Relaxed) && !taken.swap(true, Acquire))?;
         let record = self.records.get(n)?;
         record.absent.store(&[0; 8]);
         record.bad.store(&[0; 8]);
@@ -73,10 +96,22 @@ impl Holes {
         Some(n + 1)
     }
 
+    /// So many records at once, two at most; `None` if there are too few.
+    pub(super) fn ahead(&self, count: usize) -> Option<Ahead> {
+        let mut ahead = Ahead {
+            holes: *self,
+            numbers: ArrayVec::new(),
+        };
+        for _ in 0..count {
+            ahead.numbers.try_push(self.take()?).ok()?;
+        }
+        Some(ahead)
+    }
+
     /// Gives a record back.
     pub(super) fn give(&self, n: usize) {
         if let Some(taken) = n.checked_sub(1).and_then(|n| self.taken.get(n)) {
-            taken.store(false, Relaxed);
+            taken.store(false, Release);
         }
     }
 
@@ -103,11 +138,5 @@ impl Holes {
             Some(returned) if returned.load(Relaxed) != 0 => returned.swap(0, Acquire),
             _ => 0,
         }
-    }
-
-    /// Number of records that no line has.
-    pub(super) fn left(&self) -> usize {
-        let free = self.taken.iter().filter(|taken| !taken.load(Relaxed));
-        free.count()
     }
 }

@@ -8,7 +8,7 @@
 
 use core::ops::Range;
 
-use super::holes::Hole;
+use super::holes::{Ahead, Hole};
 use super::info::{Info, Isolated};
 use super::line::{ALL_FREE, PLACES, WHOLE, Words};
 use super::shard::Shard;
@@ -219,12 +219,12 @@ impl<P: Platform> Zone<P> {
             let info = Info(self.infos[*line as usize].load(Relaxed));
             *mask != ALL_FREE && info.holes() == 0 && !info.is_absent()
         });
-        if records.count() > self.holes.left() {
+        let Some(mut records) = self.holes.ahead(records.count()) else {
             return Err((isolation, OfflineError::TooManyHoles));
-        }
+        };
         let mut frames = 0;
         self.each_part(range, off, |shard, line, mask| {
-            frames += u64::from(shard.offline(line, mask));
+            frames += u64::from(shard.offline(line, mask, &mut records));
             let info = shard.info(line);
             if info.is_absent() && info.kind() == Mobility::HighAtomic {
                 shard.retag(line, Mobility::Movable);
@@ -288,21 +288,26 @@ impl Shard {
         self.update(line, new);
     }
 
-    /// Takes the places of `mask` offline, which are free, bad or absent; returns how many were online.
-    fn offline(&mut self, line: u32, mask: &Words) -> u32 {
-        let words = self.words(line);
-        self.take_places(line, &core::array::from_fn(|i| words[i] & mask[i]));
+    /// Takes the places of `mask` offline, which are free, bad or absent; returns how many were online. A line that stays in part takes
+    /// one of the records, unless it has one.
+    fn offline(&mut self, line: u32, mask: &Words, records: &mut Ahead) -> u32 {
         let info = self.info(line);
         if info.is_absent() {
             return 0;
         }
         let n = match info.holes() {
             0 if *mask == ALL_FREE => 0,
-            0 => self.holes.take().unwrap_or(0),
+            // Without one the line would stay as it is.
+            0 => match records.take() {
+                Some(n) => n,
+                None => return 0,
+            },
             n => n,
         };
+        let words = self.words(line);
+        self.take_places(line, &core::array::from_fn(|i| words[i] & mask[i]));
+        let info = self.info(line);
         let Some(hole) = self.holes.of(n) else {
-            // Either the whole line goes, or, by a lost record, it must stay unused as a whole.
             self.update(line, info.absent());
             return PLACES;
         };

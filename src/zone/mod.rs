@@ -15,6 +15,7 @@ mod bad;
 mod block;
 mod check;
 mod counts;
+mod drift;
 mod exchange;
 mod fullness;
 mod give;
@@ -60,6 +61,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{CachePadded, Lock};
 
 use counts::Counts;
+use drift::Drift;
 use fullness::Fullness;
 use holes::Holes;
 use index::Index;
@@ -104,10 +106,9 @@ pub struct Zone<P: Platform> {
     /// Lines' bits, also reached through the shards.
     lines: &'static [Line],
     holes: Holes,
-    /// Sum of the shards' free counts, each at most `drift` behind.
+    /// Sum of the shards' free counts, behind by `drift` at most.
     free: AtomicU64,
-    /// How far a shard's free count may move before it is added to `free`.
-    drift: AtomicU64,
+    drift: Drift,
     /// CPUs that the shards were made for.
     home_cpus: u32,
     /// Shards for each of them, with 32 bits of fraction, rounded up.
@@ -234,10 +235,6 @@ impl<P: Platform> Zone<P> {
             bound += bounds_of(i);
             CachePadded(Cell::new(shard, from * PLACES, to * PLACES))
         })?;
-        let drift = match shards {
-            1 => 0,
-            _ => (spec.span.frames() / u64::from(shards) / DRIFT_PART).max(DRIFT),
-        };
         // Shards were wanted two per CPU; where there are fewer, CPUs share them evenly.
         let cpus = u64::from(spec.shards / 2).max(1);
         let home_step = (u64::from(shards) << 32).div_ceil(cpus);
@@ -251,7 +248,7 @@ impl<P: Platform> Zone<P> {
             lines: bits,
             holes,
             free: AtomicU64::new(0),
-            drift: AtomicU64::new(drift),
+            drift: Drift::default(),
             home_cpus: cpus as u32,
             home_step,
             managed: AtomicU64::new(0),
@@ -316,12 +313,6 @@ impl<P: Platform> Cell<P> {
         }
     }
 }
-
-/// How much a shard's free count moves before the zone hears of it: at least a few refills of a pageset.
-const DRIFT: u64 = 256;
-
-/// The same as a part of the shard, as its reciprocal: a few large blocks should not each cost an atomic addition.
-const DRIFT_PART: u64 = 256;
 
 /// Records of lines with holes: every memory map has a few, and bad frames stay few.
 fn holes_for(lines: u32, ragged: u32) -> usize {

@@ -5,6 +5,7 @@
 //! Lock ranks: `Shard`, one at a time, at most `MAX_LINES_PER_HOLD` lines a hold.
 //! Used by: node.
 
+use super::holes::Ahead;
 use super::info::{Fault, Info};
 use super::line::{ALL_FREE, PLACES, WHOLE, Words};
 use super::shard::Shard;
@@ -49,8 +50,8 @@ impl<P: Platform> Zone<P> {
     /// # Errors
     /// [`OnlineError`], with nothing changed.
     pub(crate) fn online(&self, range: FrameRange, off: &IrqOff<P>) -> Result<(), OnlineError> {
-        let _changing = self.claim_absent(range)?;
-        self.add_present(self.online_lines(range, off));
+        let (_changing, mut records) = self.claim_absent(range)?;
+        self.add_present(self.bring_lines(range, &mut records, off));
         Ok(())
     }
 
@@ -72,27 +73,31 @@ impl<P: Platform> Zone<P> {
         range: FrameRange,
         ready: impl FnOnce(),
     ) -> Result<u64, OnlineError> {
-        let _changing = self.claim_absent(range)?;
+        let (_changing, mut records) = self.claim_absent(range)?;
         ready();
-        Ok(self.online_lines(range, &IrqOff::new()))
+        Ok(self.bring_lines(range, &mut records, &IrqOff::new()))
     }
 
-    /// The right to bring a range online, all of which is absent and can be recorded.
-    fn claim_absent(&self, range: FrameRange) -> Result<Changing<'_>, OnlineError> {
+    /// The right to bring a range online, all of which is absent, and the records that it takes.
+    fn claim_absent(&self, range: FrameRange) -> Result<(Changing<'_>, Ahead), OnlineError> {
         if !self.spec.span.covers(range) {
             return Err(OnlineError::Outside { range });
         }
         let changing = self.change().ok_or(OnlineError::Busy)?;
-        self.check_absent(range)?;
-        Ok(changing)
+        Ok((changing, self.records_for(range)?))
     }
 
     /// Makes absent frames managed and free, on lines that the caller alone may change. Returns how many: all, unless the zone has
     /// no room left to record lines that are not whole. Whether they become present is the caller's to say.
     pub(crate) fn online_lines(&self, range: FrameRange, off: &IrqOff<P>) -> u64 {
+        let none = self.holes.ahead(0);
+        none.map_or(0, |mut none| self.bring_lines(range, &mut none, off))
+    }
+
+    fn bring_lines(&self, range: FrameRange, records: &mut Ahead, off: &IrqOff<P>) -> u64 {
         let mut frames = 0;
         self.each_part(range, off, |shard, line, mask| {
-            frames += u64::from(shard.online(line, mask));
+            frames += u64::from(shard.online(line, mask, records));
         });
         self.managed.fetch_add(frames, Relaxed);
         self.regroup(self.managed().saturating_sub(self.levels().high));
@@ -143,8 +148,8 @@ impl<P: Platform> Zone<P> {
         (!self.changing.swap(true, Acquire)).then(|| Changing(&self.changing))
     }
 
-    /// Whether all of `range` is absent, and can be recorded.
-    fn check_absent(&self, range: FrameRange) -> Result<(), OnlineError> {
+    /// The records that `range` takes, all of which must be absent: only where it begins and ends may it meet a line in part.
+    fn records_for(&self, range: FrameRange) -> Result<Ahead, OnlineError> {
         let mut records = 0;
         for (line, mask) in self.masks(range) {
             let info = Info(self.infos[line as usize].load(Relaxed));
@@ -159,10 +164,7 @@ impl<P: Platform> Zone<P> {
             }
             records += usize::from(mask != ALL_FREE && hole.is_none());
         }
-        if records > self.holes.left() {
-            return Err(OnlineError::TooManyHoles);
-        }
-        Ok(())
+        self.holes.ahead(records).ok_or(OnlineError::TooManyHoles)
     }
 
     /// Every line that `range` touches, from the zone's base, with the places that it covers.
@@ -207,7 +209,7 @@ impl<P: Platform> Zone<P> {
 impl Shard {
     /// Brings the places of `mask`, which are absent, online and makes them free, except bad ones. Returns how many they are,
     /// or none if the line would need a record and there is none left.
-    fn online(&mut self, line: u32, mask: &Words) -> u32 {
+    fn online(&mut self, line: u32, mask: &Words, records: &mut Ahead) -> u32 {
         let info = self.info(line);
         if *mask == ALL_FREE && info.holes() == 0 {
             let whole = info.present(0).with(PLACES, WHOLE as i8);
@@ -216,7 +218,7 @@ impl Shard {
             return PLACES;
         }
         let n = match info.holes() {
-            0 => self.holes.take(),
+            0 => records.take(),
             n => Some(n),
         };
         let Some((n, hole)) = n.and_then(|n| Some((n, self.holes.of(n)?))) else {

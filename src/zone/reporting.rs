@@ -53,18 +53,26 @@ impl<P: Platform> Zone<P> {
     }
 
     /// Gives back a block that the hypervisor knows to be free. The mark stays until one of its frames is taken.
+    ///
+    /// # Errors
+    /// [`Fault`], as for [`give`](Self::give).
     pub(crate) fn give_reported(&self, block: Block, off: &IrqOff<P>) -> Result<(), Fault> {
         let (pfn, order) = block.into_parts();
-        let frame = self.locate(pfn, order)?;
-        let cell = self.cell_of(frame);
-        self.with(cell, off, |shard| {
-            shard.give(frame - cell.first, order.get())?;
-            let first = (frame - cell.first) / PLACES;
-            for line in first..first + (1 << order.get().saturating_sub(WHOLE)) {
-                shard.mark_reported(line);
-            }
-            Ok(())
-        })
+        let given = self.locate(pfn, order).and_then(|frame| {
+            let cell = self.cell_of(frame);
+            self.with(cell, off, |shard| {
+                shard.give(frame - cell.first, order.get())?;
+                let first = (frame - cell.first) / PLACES;
+                for line in first..first + (1 << order.get().saturating_sub(WHOLE)) {
+                    shard.mark_reported(line);
+                }
+                Ok(())
+            })
+        });
+        if given.is_err() {
+            self.faults.fetch_add(1, Relaxed);
+        }
+        given
     }
 
     /// Counts `frames` that the caller has taken as lent to the hypervisor: the zone shrinks by them. Recompute the limits.

@@ -1,7 +1,9 @@
 //! Where in a line blocks of each order are free, in one word.
 //!
-//! Owns: [`Shape`], and the choice of a block by it. Invariants: a shape tells of a line's bits what is true, and is
-//! kept up with each change of a word. The class of a line, the order of its largest free block, follows from it.
+//! Owns: [`Shape`], and the choice of a block by it. Invariants: a shape is kept up with each change of a word: of each
+//! word it tells the order of the largest free block, and every order that occurs. The class of a line follows from it.
+//! Below a word's largest order it may name orders that no longer occur: a free only adds the order that its block has
+//! grown to, and the take that looks for what has grown away puts the word right.
 //! Lock ranks: none of its own; written only under the lock of the shard that owns the line.
 //! Used by: line, shard.
 //!
@@ -28,7 +30,8 @@ const COLUMN: u64 = 0x0001_0101_0101_0101;
 /// Where the words that are free as a whole stand.
 const WHOLE_AT: u32 = 8 * WORD as u32;
 
-/// For each order 0 to 6 a byte. In it a bit per word: whether a largest free block of the word has that order.
+/// For each order 0 to 6 a byte. In it a bit per word: whether a free block of the word that is no part of a larger one
+/// has that order, or may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape(pub(super) u64);
 
@@ -49,10 +52,33 @@ impl Shape {
         Self(self.0 & !(COLUMN << (i & 7)) | column(word) << (i & 7))
     }
 
-    /// After all blocks of at least order `k <= 6` in word `i` were taken.
+    /// After all places of word `i` were taken.
     #[inline]
-    pub(super) const fn without(self, i: usize, k: u8) -> Self {
-        Self(self.0 & !(orders(k, WORD + 1) << (i & 7)))
+    pub(super) const fn without(self, i: usize) -> Self {
+        Self(self.0 & !(COLUMN << (i & 7)))
+    }
+
+    /// After the block at `place` became free, which made its word `word`. Returns also the order of the free block,
+    /// within the word, that it is part of now.
+    #[inline]
+    pub(super) const fn risen(self, place: u32, word: u64) -> (Self, u8) {
+        let (i, place) = (place >> 6 & 7, place & 63);
+        let below = (1 << place) - 1;
+        // The nearest taken place on either side, or one beyond the word, ends the aligned run at the highest bit in
+        // which it differs from this place. Without a branch, since none could be foretold.
+        let under = 63u32.wrapping_sub((!word & below).leading_zeros()) ^ place;
+        let over = (!word & !below).trailing_zeros() ^ place;
+        let end = if under < over { under } else { over };
+        let order = (31 - (end | 1).leading_zeros()) as u8;
+        let smaller = if order == WORD { COLUMN << i } else { 0 };
+        let grown = 1 << (8 * order as u32 + i);
+        (Self(self.0 & !smaller | grown), order)
+    }
+
+    /// Whether this is what the line's exact shape may be kept as.
+    pub(super) fn stands_for(self, exact: Self) -> bool {
+        let top = |shape: Self, i: u32| (shape.0 & COLUMN << i).leading_zeros();
+        self.0 & exact.0 == exact.0 && (0..8).all(|i| top(self, i) == top(exact, i))
     }
 
     /// The words that are free as a whole.
@@ -102,24 +128,36 @@ impl Shape {
         if k >= WORD {
             return self.take_words(line, k);
         }
-        let fitting = self.0 & ((1 << WHOLE_AT) - 1) & !0 << (8 * k);
-        if fitting == 0 {
-            return self.take_in_whole_word(line, k);
+        let mut shape = self;
+        // Each round but the last puts a word right.
+        for _ in 0..=8 {
+            let fitting = shape.0 & ((1 << WHOLE_AT) - 1) & !0 << (8 * k);
+            if fitting == 0 {
+                return shape.take_in_whole_word(line, k);
+            }
+            let at = fitting.trailing_zeros();
+            let (j, i) = ((at >> 3) as u8, (at & 7) as usize);
+            let word = line.word(i);
+            let blocks = fold(word, j);
+            let pairs = fold(word, j + 1);
+            let found = blocks & !(pairs | pairs << (1 << j));
+            if found == 0 {
+                shape = shape.with_word(i, word);
+                continue;
+            }
+            let place = found.trailing_zeros();
+            let left = word & !(ones(k) << place);
+            line.set_word(i, left);
+            let last = found & (found - 1) == 0;
+            let shape = if last && k == j && k > 0 {
+                // A smaller order may be the word's largest now.
+                shape.with_word(i, left)
+            } else {
+                Self(shape.0 & !(u64::from(last) << at) | orders(k, j) << i)
+            };
+            return Some((i as u32 * 64 + place, shape));
         }
-        let at = fitting.trailing_zeros();
-        let (j, i) = ((at >> 3) as u8, (at & 7) as usize);
-        let word = line.word(i);
-        let blocks = fold(word, j);
-        let pairs = fold(word, j + 1);
-        let found = blocks & !(pairs | pairs << (1 << j));
-        if found == 0 {
-            return None;
-        }
-        let place = found.trailing_zeros();
-        line.set_word(i, word & !(ones(k) << place));
-        let last = u64::from(found & (found - 1) == 0) << at;
-        let shape = Self(self.0 & !last | orders(k, j) << i);
-        Some((i as u32 * 64 + place, shape))
+        None
     }
 
     /// [`take`](Self::take) where no block smaller than a word is free that holds one.
@@ -341,6 +379,41 @@ mod tests {
                 assert_eq!(line.load(), before);
             }
             assert_eq!(shape, Shape::of(&line));
+        }
+    }
+
+    #[test]
+    fn a_shape_to_which_frees_only_add_keeps_the_largest_order_of_each_word() {
+        let mut state = 6;
+        let line = Line::default();
+        let mut shape = Shape::NONE;
+        for _ in 0..100_000 {
+            let k = (random(&mut state) % 7) as u8;
+            let place = (random(&mut state) % 512) as u32 & !((1 << k) - 1);
+            if line.is_taken(place, k) {
+                line.set(place, k);
+                let (risen, order) = shape.risen(place, line.word(place as usize / 64));
+                let grown = |k: u8| line.is_free(place & !((1 << k) - 1), k);
+                assert_eq!((0..=WORD).rfind(|&k| grown(k)), Some(order));
+                shape = risen;
+            } else if random(&mut state).is_multiple_of(4) && line.is_free(place, k) {
+                shape = shape.take_at(&line, place, k);
+            } else {
+                let exact = Shape::of(&line);
+                let copy = Line::default();
+                copy.store(&line.load());
+                let taken = shape.take(&line, k);
+                assert_eq!(
+                    taken.map(|(place, _)| place),
+                    exact.take(&copy, k).map(|(place, _)| place)
+                );
+                shape = taken.map_or(shape, |(_, left)| left);
+            }
+            assert!(shape.stands_for(Shape::of(&line)));
+            assert_eq!(shape.class(), Shape::of(&line).class());
+            for k in 0..=WORD {
+                assert_eq!(shape.words_with(k), Shape::of(&line).words_with(k));
+            }
         }
     }
 

@@ -203,8 +203,8 @@ impl Shard {
             // A block's bits are those from its lowest one on; blocks do not overlap, so nothing carries.
             let left = word & !taken.wrapping_mul(!0 >> (64 - (1u32 << order)));
             bits.set_word(i, left);
-            shape = if taken == found {
-                shape.without(i, order)
+            shape = if left == 0 {
+                shape.without(i)
             } else {
                 shape.with_word(i, left)
             };

@@ -75,12 +75,6 @@ impl<P: Platform> Zone<P> {
         self.sum(|cell| &cell.free)
     }
 
-    /// By how much [`free_frames`](Self::free_frames) may be wrong.
-    #[must_use]
-    pub fn drift(&self) -> u64 {
-        self.drift.load(Relaxed) * self.shards.len() as u64
-    }
-
     /// Free frames in CMA lines.
     #[must_use]
     pub fn free_cma(&self) -> u64 {

@@ -115,20 +115,26 @@ impl<P: Platform> Zone<P> {
     /// Sets the levels, and ends a boost.
     ///
     /// # Errors
-    /// [`BadLevels`] if they are out of order, or the minimum is above the zone's size.
+    /// [`BadLevels`] if they are out of order, or one is above the zone's managed frames.
     pub fn set_levels(&self, levels: Levels) -> Result<(), BadLevels> {
         let managed = self.managed();
         let ordered = levels.min <= levels.low && levels.low <= levels.high;
-        if !ordered || levels.high > levels.promo || levels.min > managed {
+        if !ordered || levels.high > levels.promo || levels.promo > managed {
             return Err(BadLevels { levels, managed });
         }
+        self.store_levels(levels);
+        Ok(())
+    }
+
+    /// [`set_levels`](Self::set_levels) as the formulas have them. In a small zone that keeps much free they are above its size, as
+    /// Linux's are: then whoever keeps to them is served by other zones.
+    pub(crate) fn store_levels(&self, levels: Levels) {
         let marks = &self.watermarks;
         marks.min.store(levels.min, Relaxed);
         marks.low.store(levels.low, Relaxed);
         marks.high.store(levels.high, Relaxed);
         marks.promo.store(levels.promo, Relaxed);
         marks.boost.store(0, Relaxed);
-        Ok(())
     }
 
     /// One level with the boost.

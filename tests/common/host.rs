@@ -11,6 +11,7 @@ extern crate std;
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread_local;
 use std::vec::Vec;
@@ -52,11 +53,49 @@ pub fn run_as(cpu: u32) {
     CPU.with(|c| c.set(cpu));
 }
 
-/// Memory for one instance's metadata. Never freed: an instance keeps it until the program ends.
+/// Blocks of memory by first byte and length: those that instances have, and those of instances that are gone.
+#[derive(Debug)]
+struct Blocks {
+    lent: Vec<(usize, usize)>,
+    spare: Vec<(usize, usize)>,
+}
+
+static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
+    lent: Vec::new(),
+    spare: Vec::new(),
+});
+
+/// Memory for one instance's metadata. Never freed: an instance keeps it until the program ends, or [`recycle`] is called.
 pub fn storage(bytes: usize) -> framekeeper::boot::Storage {
-    let mut memory = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
-    memory.resize_with(bytes, MaybeUninit::uninit);
-    framekeeper::boot::Storage::from_static(memory.leak())
+    let mut blocks = BLOCKS.lock().expect("nobody panics with it");
+    let fits = |&(_, length): &(usize, usize)| length == bytes;
+    let spare = blocks.spare.iter().position(fits);
+    let (start, length) = spare.map_or_else(
+        || {
+            let mut memory = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
+            memory.resize_with(bytes, MaybeUninit::uninit);
+            (memory.leak().as_mut_ptr().expose_provenance(), bytes)
+        },
+        |at| blocks.spare.swap_remove(at),
+    );
+    blocks.lent.push((start, length));
+    // SAFETY: the block was leaked, and nobody else has it: `recycle`'s caller promised that of a spare one.
+    #[allow(unsafe_code)]
+    let memory = unsafe {
+        core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(start), length)
+    };
+    framekeeper::boot::Storage::from_static(memory)
+}
+
+/// Lets later instances use the metadata memory of earlier ones, for a fuzzer that builds more than memory can hold.
+///
+/// # Safety
+/// Every instance that was built on [`storage`] is gone.
+#[allow(unsafe_code)]
+pub unsafe fn recycle() {
+    let mut blocks = BLOCKS.lock().expect("nobody panics with it");
+    let Blocks { lent, spare } = &mut *blocks;
+    spare.append(lent);
 }
 
 /// Storage in physical memory, of which the host's direct map covers none: every call fails.

@@ -16,7 +16,7 @@ use std::vec::Vec;
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
     Backing, CompactStop, Copied, Evict, Evicted, Folio, Isolated, MemcgId, Migrate, Mm, MmConfig,
-    Moving, NodeId, Oom, Order, PhysAddr, Refused, Release, Request, Unmap, WriteOut,
+    Moving, NodeId, Oom, Order, PhysAddr, Policy, Refused, Release, Request, Unmap, WriteOut,
 };
 
 use super::host::Host;
@@ -179,12 +179,20 @@ pub fn unmap(mm: &Mm<Host>, pfn: framekeeper::Pfn) {
     drop(unsafe { mm.folio_from_raw(pfn) });
 }
 
+/// The policy that this binary's instances have: tests of the name `two_lists` run what others run over generations.
+pub fn policy() -> Policy {
+    match module_path!().contains("two_lists") {
+        true => Policy::TwoLists,
+        false => Policy::Generations,
+    }
+}
+
 /// An instance with `frames` simulated frames from frame 1 on, one node.
 pub fn machine(frames: u64, cpus: u32, groups: u32) -> Mm<Host> {
     build(frames, &MmConfig::new(cpus, groups))
 }
 
-/// An instance with `frames` simulated frames from frame 1 on.
+/// An instance with `frames` simulated frames from frame 1 on, and the binary's policy.
 pub fn build(frames: u64, config: &MmConfig) -> Mm<Host> {
     try_build(frames, config).expect("a valid machine")
 }
@@ -199,7 +207,9 @@ pub fn try_build(frames: u64, config: &MmConfig) -> Result<Mm<Host>, framekeeper
     let memory = unsafe { Memory::<Host, 8>::claim(&mut map) };
     // Room for the records, and for pagesets of any size the tests ask for.
     let storage = super::host::storage((frames as usize * 64) + (4 << 20));
-    Mm::new(memory.with_storage(storage), config).map_err(Refused::into_error)
+    let mut config = config.clone();
+    config.policy = policy();
+    Mm::new(memory.with_storage(storage), &config).map_err(Refused::into_error)
 }
 
 /// A charged folio on the LRU, mapped.

@@ -13,8 +13,8 @@ use std::vec::Vec;
 use crate::addr::{FrameRange, NodeId, Order, Pfn, ZoneKind};
 use crate::boot::{Bump, Storage};
 use crate::frame::{Flags, FrameNo, FrameTable};
-use crate::lru::{BatchSize, Lru, Sizes, View};
-use crate::memcg::{Force, MemcgId, MemcgLimits, Memcgs};
+use crate::lru::{BatchSize, End, Lru, Policy, Sizes, View};
+use crate::memcg::{Force, GroupMemory, MemcgId, MemcgLimits, Memcgs};
 use crate::platform::{IrqOff, Platform};
 
 /// What `carve` makes of storage that is exactly large enough.
@@ -33,6 +33,7 @@ pub(crate) fn memcgs<P: Platform>(bump: &mut Bump<'_>, groups: u32) -> Memcgs<P>
         groups,
         depth: 1,
         owners: groups,
+        memory: GroupMemory::Carved,
     };
     Memcgs::build(bump, &limits, 1, 2).unwrap_or_else(|_| unreachable!("fits"))
 }
@@ -47,6 +48,11 @@ pub(crate) struct Machine<P: Platform> {
 impl<P: Platform> Machine<P> {
     /// A machine with room for `groups`, the root among them, and the given number of frames.
     pub(crate) fn new(groups: u32, frames: u64) -> Self {
+        Self::with_policy(groups, frames, Policy::TwoLists)
+    }
+
+    /// The same, ordered by a policy.
+    pub(crate) fn with_policy(groups: u32, frames: u64, policy: Policy) -> Self {
         carved(|bump| Self {
             frames: FrameTable::build(
                 bump,
@@ -64,6 +70,7 @@ impl<P: Platform> Machine<P> {
                     cpus: 2,
                     frames,
                     batch: BatchSize::ThirtyOne,
+                    policy,
                 },
             )
             .unwrap(),
@@ -105,7 +112,7 @@ impl<P: Platform> Machine<P> {
         record.join(Flags::MEMBER, Flags::MEMBER).unwrap();
         let off = IrqOff::new();
         let mut held = self.view().lock(frame, &off).unwrap();
-        self.view().link_new(&mut held, (frame, record));
+        self.view().link_new(&mut held, (frame, record), End::Head);
         frame
     }
 

@@ -68,8 +68,43 @@ pub fn stay(_: FrameRange) -> Moved {
     Moved::Unmovable
 }
 
-/// Numbers from a 64-bit linear congruential generator.
+/// Where a program's choices come from.
+pub trait Choices {
+    /// A number below `limit`.
+    fn below(&mut self, limit: u64) -> u64;
+    /// Whether the program is to end.
+    fn are_over(&self) -> bool;
+}
+
+/// A fuzzer's: as many bytes as the limit needs for each choice. The program ends with them.
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl Choices for Bytes<'_> {
+    fn below(&mut self, limit: u64) -> u64 {
+        let needed = (u64::BITS - (limit - 1).leading_zeros()).div_ceil(8);
+        let byte = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
+        let (now, rest) = self.0.split_at(self.0.len().min(needed as usize));
+        self.0 = rest;
+        now.iter().fold(0, byte) % limit
+    }
+
+    fn are_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Numbers from a 64-bit linear congruential generator, without end.
 pub struct Random(pub u64);
+
+impl Choices for Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        Self::below(self, limit)
+    }
+
+    fn are_over(&self) -> bool {
+        false
+    }
+}
 
 impl Random {
     /// A number below `limit`.

@@ -7,12 +7,11 @@
 
 extern crate std;
 
-use core::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::vec::Vec;
 
-use framekeeper::list_lru::{ItemPointer, Link, ListItem, Locked, Unlocked, Verdict, Walk};
+use framekeeper::list_lru::{Link, ListItem, Locked, Unlocked, Verdict, Walk};
 
 use super::Pointer;
 
@@ -71,13 +70,16 @@ impl ListItem for Thing {
     }
 }
 
+// With the feature, the library has it.
 // SAFETY: the count that `into_raw` gives up keeps the thing where it is, shared, until `from_raw` takes it back.
+#[cfg(not(feature = "alloc"))]
 #[allow(unsafe_code)]
-unsafe impl ItemPointer<Thing> for Arc<Thing> {
-    fn into_raw(self) -> NonNull<Thing> {
-        NonNull::new(Arc::into_raw(self).cast_mut()).expect("an Arc is not null")
+unsafe impl framekeeper::list_lru::ItemPointer<Thing> for Arc<Thing> {
+    fn into_raw(self) -> core::ptr::NonNull<Thing> {
+        let raw = Arc::into_raw(self).cast_mut();
+        core::ptr::NonNull::new(raw).expect("an Arc is not null")
     }
-    unsafe fn from_raw(raw: NonNull<Thing>) -> Self {
+    unsafe fn from_raw(raw: core::ptr::NonNull<Thing>) -> Self {
         // SAFETY: the caller has it from `into_raw`, and uses it once.
         unsafe { Arc::from_raw(raw.as_ptr()) }
     }

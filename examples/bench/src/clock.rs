@@ -54,6 +54,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Numbers from a 64-bit linear congruential generator.
+#[derive(Clone)]
 pub struct Random(pub u64);
 
 impl Random {

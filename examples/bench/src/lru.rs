@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::{
-    Backing, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Refused, Request,
+    Backing, Folio, MemcgId, Mm, MmConfig, NodeId, Order, PhysAddr, Policy, Refused, Request,
 };
 
 use crate::clock::{Windows, median};
@@ -32,7 +32,7 @@ struct Launch {
 }
 
 /// A machine of one node with one group.
-fn machine() -> (Mm<Bench>, MemcgId) {
+fn machine(policy: Policy) -> (Mm<Bench>, MemcgId) {
     let mut map: BootMap = BootMap::new();
     map.add(NodeId(0), PhysAddr(4 << 30), u64::from(FRAMES) << 12)
         .expect("one region fits");
@@ -41,7 +41,9 @@ fn machine() -> (Mm<Bench>, MemcgId) {
     // SAFETY: the frames are numbers; nobody uses the memory behind them.
     let memory = unsafe { Memory::claim(&mut map) };
     let memory = memory.with_storage(Storage::from_static(storage.leak()));
-    let mm = Mm::new(memory, &MmConfig::new(2, 4))
+    let mut config = MmConfig::new(2, 4);
+    config.policy = policy;
+    let mm = Mm::new(memory, &config)
         .map_err(Refused::into_error)
         .expect("fits");
     let group = mm.create_memcg(MemcgId::ROOT).expect("there is room");
@@ -96,8 +98,8 @@ pub fn run(quick: bool, json: Option<&str>) -> std::io::Result<()> {
 }
 
 /// Charges, adds, activates and releases folios, a window of them at a time.
-pub fn rounds(folios: u32) {
-    let (mm, group) = machine();
+pub fn rounds(folios: u32, policy: Policy) {
+    let (mm, group) = machine(policy);
     for _ in 0..folios as usize / FOLIOS {
         let folios: Vec<_> = (0..FOLIOS).map(|_| charged(&mm, group)).collect();
         for folio in &folios {
@@ -110,7 +112,7 @@ pub fn rounds(folios: u32) {
 
 /// One machine's medians.
 fn launch() -> Launch {
-    let (mm, group) = machine();
+    let (mm, group) = machine(Policy::default());
     let stack = LockedStack::new();
     let mut times: [Windows; 4] = Default::default();
     let mut folios = Vec::with_capacity(FOLIOS);

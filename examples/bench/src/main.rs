@@ -3,8 +3,8 @@
 //!     cargo run --release -p framekeeper-bench -- alloc [--quick] [--only WORKLOAD] [--subject NAME] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- lru [--quick] [--json FILE]
 //!     cargo run --release -p framekeeper-bench -- instructions [--check]
-//!     cargo run --release -p framekeeper-bench -- seeds [SEED|all] [--threads N] [--cpus LIST] [--json FILE] [--quick]
-//!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru] [--json FILE]
+//!     cargo run --release -p framekeeper-bench -- seeds [SEED|all] [--threads N] [--cpus LIST] [--json FILE] [--svg FILE] [--quick]
+//!     cargo run --release -p framekeeper-bench -- replay TRACE --limit FRAMES|PCT% [--policy lru|gen] [--json FILE]
 
 mod clock;
 mod instructions;

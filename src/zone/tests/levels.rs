@@ -48,8 +48,9 @@ fn a_request_needs_strictly_more_than_the_mark_and_a_block_of_its_order() {
     assert!(!zone.suffices(order(1), 100, 0, Access::empty(), zone.free_frames_exact()));
 }
 
+/// misuse 60.
 #[test]
-fn levels_out_of_order_are_refused_and_change_nothing() {
+fn levels_out_of_order_or_above_the_zone_are_refused_and_change_nothing() {
     let zone = online(0, 8192, 1);
     let good = Levels {
         min: 1,
@@ -63,6 +64,10 @@ fn levels_out_of_order_are_refused_and_change_nothing() {
         Levels { high: 1, ..good },
         Levels { promo: 2, ..good },
         Levels {
+            promo: 8193,
+            ..good
+        },
+        Levels {
             min: 9000,
             low: 9000,
             high: 9000,
@@ -72,6 +77,14 @@ fn levels_out_of_order_are_refused_and_change_nothing() {
         assert_eq!(zone.set_levels(bad).unwrap_err().levels, bad);
         assert_eq!(zone.levels(), good);
     }
+    let all = Levels {
+        min: 8192,
+        low: 8192,
+        high: 8192,
+        promo: 8192,
+    };
+    zone.set_levels(all).unwrap();
+    assert_eq!(zone.levels(), all);
 }
 
 #[test]
@@ -136,10 +149,19 @@ fn the_cheap_count_is_never_further_off_than_its_drift() {
     assert_eq!(zone.shards(), 8);
     let off = IrqOff::new();
     let mut out = vec![0; 200];
-    for home in (0..8).cycle().take(500) {
-        zone.take_blocks(Order::ZERO, Mobility::Movable, home, &mut out, &off);
-        assert!(zone.free_frames().abs_diff(zone.free_frames_exact()) <= zone.drift());
+    let mut least = 0;
+    // Also when the threshold falls and rises meanwhile.
+    for threshold in [256, 1000, 125, 0, 700] {
+        zone.set_drift_threshold(threshold, &off);
+        assert_eq!(zone.drift(), 8 * threshold);
+        for home in (0..8).cycle().take(500) {
+            let lag = zone.free_frames().abs_diff(zone.free_frames_exact());
+            assert!(lag <= zone.drift(), "{lag} at {threshold}");
+            least = least.max(lag);
+            zone.take_blocks(Order::ZERO, Mobility::Movable, home, &mut out, &off);
+        }
     }
+    assert!(least > 125, "it did lag");
     // Near the mark the exact count decides.
     assert_eq!(zone.free_near(zone.free_frames()), zone.free_frames_exact());
     zone.check().unwrap();

@@ -55,6 +55,11 @@ impl<P: Platform> Zone<P> {
 
 /// A zone over `start..end` with all frames absent.
 pub(super) fn absent(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
+    absent_on(start, end, shards)
+}
+
+/// The same on any platform.
+pub(super) fn absent_on<P: Platform>(start: u64, end: u64, shards: u32) -> &'static Zone<P> {
     let spec = ZoneSpec {
         node: NodeId(0),
         kind: ZoneKind::Normal,
@@ -63,7 +68,7 @@ pub(super) fn absent(start: u64, end: u64, shards: u32) -> &'static Zone<Host> {
         ragged: 0,
     };
     let mut measure = Bump::measuring();
-    Zone::<Host>::build(&mut measure, spec).unwrap();
+    Zone::<P>::build(&mut measure, spec).unwrap();
     let mut bytes = storage(measure.used());
     let zone = Zone::build(&mut Bump::new(&mut bytes), spec).unwrap();
     Box::leak(Box::new(zone))

@@ -1,14 +1,17 @@
 //! Ranges set apart, taken, brought and removed; bad frames; reports.
 
 extern crate std;
+use core::cell::Cell;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Random, absent, drain, fill, online, order, range, set_cma};
+use super::{Random, absent, absent_on, drain, fill, online, order, range, set_cma};
 use crate::addr::{FrameRange, Order, Pfn};
 use crate::boot::Bump;
 use crate::host::Host;
-use crate::platform::IrqOff;
+use crate::platform::{IrqOff, Platform};
+use crate::stepper::{Stepped, remotely_at_every_point};
+use crate::zone::online::OnlineError;
 use crate::zone::{
     Block, Fault, IsolateError, MarkError, Mobility, OfflineError, Purpose, WasBad, Zone,
 };
@@ -387,4 +390,67 @@ fn a_bad_frame_in_use_is_awaited_and_its_return_told_once() {
     assert_eq!((zone.take_returned(), zone.take_returned()), (1, 0));
     assert_eq!(zone.free_frames_exact(), (1 << 13) - 5);
     zone.check().unwrap();
+}
+
+/// Marks frames of lines that no other test frame is in, until no record is left for another.
+fn use_up_records<P: Platform>(zone: &Zone<P>, first: u64) -> u64 {
+    let off = IrqOff::new();
+    let mark = |i: &u64| zone.mark_bad(Pfn(first + 512 * i), &off).is_ok();
+    (0..).take_while(mark).count() as u64
+}
+
+/// A range that ends within lines goes offline and comes back, while another CPU marks frames bad and uses up the records that the
+/// ends need: either nothing changes, with an error, or the range and nothing else.
+#[test]
+fn records_that_frames_found_bad_use_up_are_not_missed_by_a_range_that_was_promised_some() {
+    const SHARD: u64 = 1 << 18;
+    let part = range(1000, 3000);
+    for goes in [true, false] {
+        let (mut refused, mut done) = (0, 0);
+        let points = remotely_at_every_point(
+            1,
+            move || {
+                let zone = absent_on::<Stepped>(0, 2 * SHARD, 2);
+                assert_eq!(zone.shards(), 2);
+                let off = IrqOff::new();
+                zone.online(range(0, 2 * SHARD), &off).unwrap();
+                if !goes {
+                    // Its ends have no record, and are wholly absent.
+                    let isolation = zone.isolate(range(512, 3072), Purpose::Offline, &off);
+                    zone.offline(isolation.unwrap(), &off).unwrap();
+                }
+                (zone, Cell::new(None))
+            },
+            move |(zone, result)| {
+                let off = IrqOff::new();
+                let changed = if goes {
+                    let isolation = zone.isolate(part, Purpose::Offline, &off).unwrap();
+                    let gone = zone.offline(isolation, &off);
+                    gone.map_err(|(isolation, error)| {
+                        zone.release(&isolation, &off);
+                        assert_eq!(error, OfflineError::TooManyHoles);
+                    })
+                } else {
+                    let came = zone.online(part, &off);
+                    came.map_err(|error| assert_eq!(error, OnlineError::TooManyHoles))
+                };
+                result.set(Some(changed.is_ok()));
+            },
+            |(zone, _)| _ = use_up_records(zone, SHARD),
+            |(zone, result)| {
+                let changed = result.get().unwrap();
+                let all = 2 * SHARD - if goes { 0 } else { 2560 };
+                let managed = match (goes, changed) {
+                    (_, false) => all,
+                    (true, true) => all - part.frames(),
+                    (false, true) => all + part.frames(),
+                };
+                assert_eq!(zone.managed(), managed);
+                assert_eq!(zone.free_frames_exact(), managed - zone.bad_frames());
+                zone.check().unwrap();
+                *(if changed { &mut done } else { &mut refused }) += 1;
+            },
+        );
+        assert!(refused > 0 && done > 1, "{refused} {done} of {points}");
+    }
 }

@@ -9,17 +9,20 @@ mod trace;
 use std::path::Path;
 use std::process::ExitCode;
 
+use framekeeper::Policy;
 use process::{Outcome, replay};
 use simulated::{Simulated, simulate};
 use trace::Trace;
 
-pub const USAGE: &str = "replay TRACE --limit FRAMES|PCT% [--policy lru] [--json FILE]";
+pub const USAGE: &str = "replay TRACE --limit FRAMES|PCT% [--policy lru|gen] [--json FILE]";
+
+const POLICIES: [(Policy, &str); 2] = [(Policy::TwoLists, "lru"), (Policy::Generations, "gen")];
 
 /// What is asked for.
 struct Options {
     trace: String,
     limit: Limit,
-    policy: String,
+    policy: Policy,
     json: Option<String>,
 }
 
@@ -42,7 +45,8 @@ pub fn run(args: &[String]) -> ExitCode {
 }
 
 fn parse(args: &[String]) -> Result<Options, String> {
-    let (mut trace, mut limit, mut policy, mut json) = (None, None, None, None);
+    let (mut trace, mut limit, mut json) = (None, None, None);
+    let mut policy = Policy::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || {
@@ -51,15 +55,11 @@ fn parse(args: &[String]) -> Result<Options, String> {
         };
         match arg.as_str() {
             "--limit" => limit = Some(parse_limit(&value()?)?),
-            "--policy" => policy = Some(value()?),
+            "--policy" => policy = parse_policy(&value()?)?,
             "--json" => json = Some(value()?),
             file if !file.starts_with("--") && trace.is_none() => trace = Some(file.to_owned()),
             _ => return Err(format!("{arg} is not known: {USAGE}")),
         }
-    }
-    let policy = policy.unwrap_or_else(|| "lru".to_owned());
-    if policy != "lru" {
-        return Err(format!("there is no policy {policy}: lru is the only one"));
     }
     Ok(Options {
         trace: trace.ok_or_else(|| format!("no trace is named: {USAGE}"))?,
@@ -67,6 +67,19 @@ fn parse(args: &[String]) -> Result<Options, String> {
         policy,
         json,
     })
+}
+
+fn parse_policy(name: &str) -> Result<Policy, String> {
+    let policy = POLICIES.iter().find(|(_, short)| *short == name);
+    policy
+        .map(|&(policy, _)| policy)
+        .ok_or_else(|| format!("there is no policy {name}: lru and gen are there"))
+}
+
+/// What a policy is called here.
+fn name_of(policy: Policy) -> &'static str {
+    let policy = POLICIES.iter().find(|&&(known, _)| known == policy);
+    policy.map_or("", |(_, name)| name)
 }
 
 fn parse_limit(text: &str) -> Result<Limit, String> {
@@ -96,13 +109,13 @@ fn measure(options: &Options) -> Result<(), String> {
     if limit == 0 {
         return Err("with a limit of 0 frames no page can be in memory: give 1 or more".to_owned());
     }
-    let outcome = replay(&trace, limit)?;
+    let outcome = replay(&trace, limit, options.policy)?;
     // More frames than pages change nothing.
     let simulated = simulate(&trace, limit.min(u64::from(trace.pages)) as usize);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     print(&name, &trace, limit, options, &outcome, &simulated);
     if let Some(file) = &options.json {
-        let json = json(&name, &trace, limit, &options.policy, &outcome, &simulated);
+        let json = json(&name, &trace, limit, options.policy, &outcome, &simulated);
         std::fs::write(file, json).map_err(|error| format!("{file} cannot be written: {error}"))?;
     }
     Ok(())
@@ -131,7 +144,7 @@ fn print(
         "{name}: {} touches of {} pages, {limit} frames, policy {}",
         trace.touches.len(),
         trace.pages,
-        options.policy
+        name_of(options.policy)
     );
     println!(
         "  {} faults, {} evictions, {} scanned ({:.2} an eviction), {} rotated, {} refaults",
@@ -162,16 +175,17 @@ fn json(
     name: &str,
     trace: &Trace,
     limit: u64,
-    policy: &str,
+    policy: Policy,
     outcome: &Outcome,
     simulated: &Simulated,
 ) -> String {
     let name = name.replace('\\', "\\\\").replace('"', "\\\"");
     format!(
-        "{{\"trace\":\"{name}\",\"pages\":{},\"limit\":{limit},\"policy\":\"{policy}\",\"faults\":{},\"evictions\":{},\
+        "{{\"trace\":\"{name}\",\"pages\":{},\"limit\":{limit},\"policy\":\"{}\",\"faults\":{},\"evictions\":{},\
          \"scanned\":{},\"rotated\":{},\"refaults\":{},\"ns_per_eviction\":{:.1},\"belady\":{},\"lru\":{},\"clock\":{},\
          \"twoq\":{}}}\n",
         trace.pages,
+        name_of(policy),
         outcome.faults,
         outcome.evictions,
         outcome.scanned,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use framekeeper::boot::{BootMap, Memory, Storage};
 use framekeeper::{
-    Backing, Evict, Evicted, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, Pfn, PhysAddr,
+    Backing, Evict, Evicted, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, Pfn, PhysAddr, Policy,
     Request, Shadow, Unmap, WriteOut,
 };
 
@@ -81,12 +81,12 @@ pub struct Outcome {
 }
 
 /// Replays a trace with at most `limit` pages in memory.
-pub fn replay(trace: &Trace, limit: u64) -> Result<Outcome, String> {
+pub fn replay(trace: &Trace, limit: u64, policy: Policy) -> Result<Outcome, String> {
     run_as(0);
     let pages: &'static [Page] = vec![Page::default(); trace.end as usize].leak();
     PAGES.set(pages);
     EVICTIONS.set(0);
-    let mm = machine(u64::from(trace.pages).min(limit))?;
+    let mm = machine(u64::from(trace.pages).min(limit), policy)?;
     let group = mm
         .create_memcg(MemcgId::ROOT)
         .map_err(|error| error.to_string())?;
@@ -145,7 +145,7 @@ fn fault(
 }
 
 /// A machine with room for `frames` pages and a little more.
-fn machine(frames: u64) -> Result<Mm<Bench>, String> {
+fn machine(frames: u64, policy: Policy) -> Result<Mm<Bench>, String> {
     let frames = frames + frames / 8 + 4096;
     let mut map: BootMap = BootMap::new();
     map.add(NodeId(0), PhysAddr(4 << 30), frames << 12)
@@ -156,5 +156,7 @@ fn machine(frames: u64) -> Result<Mm<Bench>, String> {
     let mut storage = Vec::<MaybeUninit<u8>>::with_capacity(bytes);
     storage.resize_with(bytes, MaybeUninit::uninit);
     let memory = memory.with_storage(Storage::from_static(storage.leak()));
-    Mm::new(memory, &MmConfig::new(1, 1)).map_err(|refused| refused.0.to_string())
+    let mut config = MmConfig::new(1, 1);
+    config.policy = policy;
+    Mm::new(memory, &config).map_err(|refused| refused.0.to_string())
 }

@@ -5,7 +5,8 @@
 //! one lock. Both variants take exactly as many locks, one for each use; only which one differs. (All memory here is on one node.)
 
 use std::cell::{Cell, RefCell};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use framekeeper::boot::{BootMap, Memory, Storage};
@@ -37,6 +38,7 @@ thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
     static SHARED: Cell<Option<(Rank, u32, &'static SpinLock)>> = const { Cell::new(None) };
     static EVENTS: RefCell<Option<Vec<Event>>> = const { RefCell::new(None) };
+    static ONLY: Cell<Option<Rank>> = const { Cell::new(None) };
     static ACQUIRED: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
     static CONTENDED: [Cell<u64>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
 }
@@ -64,6 +66,28 @@ pub fn record<T>(cpu: u32, work: impl FnOnce() -> T) -> (T, Vec<Event>) {
     EVENTS.set(Some(Vec::new()));
     let result = work();
     (result, EVENTS.take().unwrap_or_default())
+}
+
+/// As [`record`], for locks of one rank: what else the work needs is part of its time.
+pub fn record_of<T>(rank: Rank, cpu: u32, work: impl FnOnce() -> T) -> (T, Vec<Event>) {
+    ONLY.set(Some(rank));
+    let recorded = record(cpu, work);
+    ONLY.set(None);
+    recorded
+}
+
+/// What is left if a lock that is dropped and taken again at once stays held: one lock per node needs no more.
+pub fn joined(events: Vec<Event>) -> Vec<Event> {
+    let mut joined: Vec<Event> = Vec::new();
+    for event in events {
+        match (joined.last(), event) {
+            (Some(Event::Release(last, _)), Event::Acquire(next, _)) if *last == next => {
+                joined.pop();
+            }
+            _ => joined.push(event),
+        }
+    }
+    joined
 }
 
 /// How many locks of a rank events took.
@@ -108,17 +132,20 @@ unsafe impl RawLock for RecordLock {
     fn try_lock(&self) -> bool {
         let taken = !self.held.swap(true, Ordering::Acquire);
         if taken {
-            note(Event::Acquire(self.id, self.rank));
+            note(self.rank, Event::Acquire(self.id, self.rank));
         }
         taken
     }
     unsafe fn unlock(&self) {
-        note(Event::Release(self.id, self.rank));
+        note(self.rank, Event::Release(self.id, self.rank));
         self.held.store(false, Ordering::Release);
     }
 }
 
-fn note(event: Event) {
+fn note(rank: Rank, event: Event) {
+    if ONLY.get().is_some_and(|only| only != rank) {
+        return;
+    }
     EVENTS.with_borrow_mut(|events| {
         if let Some(events) = events {
             events.push(event);
@@ -231,11 +258,38 @@ pub fn ready() {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
 
+/// An instance, and the storage of its metadata, which goes when it goes.
+pub struct Owned<T> {
+    instance: ManuallyDrop<T>,
+    storage: *mut [MaybeUninit<u8>],
+}
+
+// SAFETY: the storage is reached through the instance alone.
+unsafe impl<T: Send> Send for Owned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Owned<T> {}
+
+impl<T> Deref for Owned<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.instance
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: it is dropped here alone.
+        unsafe { ManuallyDrop::drop(&mut self.instance) };
+        // SAFETY: it came from a box. What refers to it lived in the instance, or borrowed that.
+        drop(unsafe { Box::from_raw(self.storage) });
+    }
+}
+
 fn memory<P: Platform, T>(
     frames: u64,
     storage: usize,
     build: impl FnOnce(Memory<'_, P, 64>) -> T,
-) -> T {
+) -> Owned<T> {
     let mut map: BootMap<64> = BootMap::new();
     map.add(NodeId(0), PhysAddr(4 << 30), frames << 12)
         .expect("one region fits");
@@ -243,11 +297,17 @@ fn memory<P: Platform, T>(
     bytes.resize_with(storage, MaybeUninit::uninit);
     // SAFETY: the frames are numbers; nobody uses the memory behind them.
     let memory = unsafe { Memory::claim(&mut map) };
-    build(memory.with_storage(Storage::from_static(bytes.leak())))
+    let storage = Box::into_raw(bytes.into_boxed_slice());
+    // SAFETY: nobody else has it; `Owned` frees it after the instance.
+    let bytes = unsafe { &mut *storage };
+    Owned {
+        instance: ManuallyDrop::new(build(memory.with_storage(Storage::from_static(bytes)))),
+        storage,
+    }
 }
 
 /// An allocator of one zone.
-pub fn allocator<P: Platform>(frames: u64, config: &Config) -> PageAllocator<P> {
+pub fn allocator<P: Platform>(frames: u64, config: &Config) -> Owned<PageAllocator<P>> {
     let pools = config.cpus as usize * (config.pageset_slots as usize * 4 + 8192);
     memory(
         frames,
@@ -261,10 +321,17 @@ pub fn allocator<P: Platform>(frames: u64, config: &Config) -> PageAllocator<P> 
 }
 
 /// A machine of one node and 1 GiB.
-pub fn machine<P: Platform>(config: &MmConfig) -> Mm<P> {
+pub fn machine<P: Platform>(config: &MmConfig) -> Owned<Mm<P>> {
+    machine_of(1 << 18, config)
+}
+
+/// A machine of one node and so many frames.
+pub fn machine_of<P: Platform>(frames: u64, config: &MmConfig) -> Owned<Mm<P>> {
+    let per_frame = frames as usize * 40;
     let per_cpu = config.alloc.cpus as usize * (64 << 10);
     let per_group = config.memcgs.groups as usize * (4096 + config.alloc.cpus as usize * 1024);
-    memory(1 << 18, (48 << 20) + per_cpu + per_group, |memory| {
+    let storage = (38 << 20) + per_frame + per_cpu + per_group;
+    memory(frames, storage, |memory| {
         Mm::new(memory, config)
             .map_err(Refused::into_error)
             .expect("the metadata fits")

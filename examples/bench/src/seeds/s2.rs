@@ -9,8 +9,8 @@ use framekeeper::node::Tuning;
 use framekeeper::pageset::tune::Policy;
 use framekeeper::{Config, PageAllocator, Pages, Platform, Rank};
 
-use super::port::{self, ONE, Real, Sim, allocator, record, taken};
-use super::rows::{At, Rows};
+use super::port::{self, ONE, Owned, Real, Sim, allocator, record, taken};
+use super::rows::{At, Rows, Runs};
 use super::simulator::{COSTS, Program, Step, simulate, steps};
 use super::{Options, abba, on_threads};
 use crate::clock::Random;
@@ -61,7 +61,7 @@ const RULES: [Rule; 4] = [
     },
 ];
 
-fn zone<P: Platform>(rule: Rule, frames: u64, cpus: u32) -> PageAllocator<P> {
+fn zone<P: Platform>(rule: Rule, frames: u64, cpus: u32) -> Owned<PageAllocator<P>> {
     let config = Config {
         cpus,
         nodes: 1,
@@ -353,21 +353,10 @@ fn simulated(cpus: u32, rows: &mut Rows) {
             cpus,
             threads: 0,
         };
-        let shard = Rank::Shard as usize;
-        let per_1000 = |count: u64| count as f64 / build.allocs as f64 * 1000.0;
-        rows.add(at, "acquired_per_1000", per_1000(outcome.acquired[shard]));
-        rows.add(at, "contended_per_1000", per_1000(outcome.contended[shard]));
-        rows.add(
-            at,
-            "frames_per_hold",
-            build.moved as f64 / outcome.acquired[shard].max(1) as f64,
-        );
+        rows.simulated(at, Rank::Shard, build.allocs, &outcome);
+        let holds = outcome.acquired[Rank::Shard as usize].max(1);
+        rows.add(at, "frames_per_hold", build.moved as f64 / holds as f64);
         rows.add(at, "frames_parked", zone.parked_frames() as f64);
-        println!(
-            "    in queue: {:.1} ns an allocation, {:.1} % of all CPU time",
-            outcome.queued[shard] as f64 / build.allocs as f64,
-            outcome.queued[shard] as f64 / (outcome.end * u64::from(cpus)).max(1) as f64 * 100.0
-        );
     }
 }
 
@@ -381,8 +370,7 @@ fn threads(threads: u32, rows: &mut Rows) {
         ("fixed mixed trace, threads", 1 << 22, [RULES[0], RULES[1]]),
         ("128 MiB, nothing deferred", EARLY, [whole(0), whole(1)]),
     ] {
-        let mut wall = [Vec::new(), Vec::new()];
-        let (mut acquired, mut contended) = (wall.clone(), wall.clone());
+        let mut found = [Runs::default(), Runs::default()];
         let bursts = if frames == EARLY { 40 } else { 1000 };
         let run = |variant: usize| {
             let zone = zone::<Real>(rules[variant], frames, threads);
@@ -392,12 +380,10 @@ fn threads(threads: u32, rows: &mut Rows) {
                 (allocs, port::counted(Rank::Shard))
             })
         };
-        abba(run, |variant, (ms, counts)| {
+        abba(2, run, |variant, (ms, counts)| {
             let allocs: u64 = counts.iter().map(|count| count.0).sum();
-            let per_1000 = |sum: u64| sum as f64 / allocs as f64 * 1000.0;
-            wall[variant].push(ms);
-            acquired[variant].push(per_1000(counts.iter().map(|count| count.1.0).sum()));
-            contended[variant].push(per_1000(counts.iter().map(|count| count.1.1).sum()));
+            let locks: Vec<_> = counts.iter().map(|count| count.1).collect();
+            found[variant].push(ms, allocs, &locks);
         });
         for (variant, rule) in rules.iter().enumerate() {
             let name = match (rule.variant, variant) {
@@ -405,24 +391,8 @@ fn threads(threads: u32, rows: &mut Rows) {
                 ("control", _) => format!("{case}, recomputed"),
                 _ => case.to_owned(),
             };
-            let at = At {
-                seed: SEED,
-                case: &name,
-                variant: rule.variant,
-                cpus: 0,
-                threads,
-            };
-            rows.runs(
-                at,
-                "acquired_per_1000",
-                core::mem::take(&mut acquired[variant]),
-            );
-            rows.runs(
-                at,
-                "contended_per_1000",
-                core::mem::take(&mut contended[variant]),
-            );
-            rows.runs(at, "wall_ms_median", core::mem::take(&mut wall[variant]));
+            let at = At::new(SEED, &name, rule.variant).threads(threads);
+            rows.threads(at, core::mem::take(&mut found[variant]));
         }
     }
 }

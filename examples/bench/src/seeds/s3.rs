@@ -1,4 +1,5 @@
-//! S3: activations one by one, and in batches of 15 and 31; one group, so that batches are all that tells the variants apart.
+//! S3: activations one by one, and in batches of 15 and 31. With one group batches are all that tells the variants apart; with 24 and
+//! 64 groups each has a lock of its own already.
 //!
 //! Published (Li 2011, 64 CPUs): the whole workload -58 %, mmap-pread-seq -70 %, lru-file-readtwice -12 %. Ours counts locks and
 //! queues of the two access patterns at a smaller size; a disk, page tables and the exit of processes are not part of it. Where all
@@ -9,10 +10,10 @@ use std::collections::VecDeque;
 
 use framekeeper::{Backing, BatchSize, Folio, MemcgId, Mm, MmConfig, Platform, Rank, Refused};
 
-use super::Options;
-use super::port::{ONE, Sim, machine, record, sharing, taken};
-use super::rows::{At, Rows};
+use super::port::{self, ONE, Owned, Real, Sim, machine, record, sharing, taken};
+use super::rows::{At, Rows, Runs};
 use super::simulator::{COSTS, Program, Step, simulate, steps};
+use super::{Options, abba, on_threads};
 use crate::clock::Random;
 
 const SEED: &str = "s3";
@@ -20,6 +21,10 @@ const SEED: &str = "s3";
 const PAGES: usize = 465 * 20;
 /// Pages of each CPU's file in the simulation: the least common multiple.
 const SMALL: usize = 465;
+/// Pages of all files together on real threads, at most.
+const LARGE: usize = 180_000;
+/// As on the published machines, and one.
+const GROUPS: [u32; 3] = [1, 24, 64];
 /// A page of a file read or unmapped, beside its activation.
 const PAGE_NS: u64 = 150;
 
@@ -30,7 +35,11 @@ const SIZES: [(BatchSize, &str, f64); 3] = [
     (BatchSize::ThirtyOne, "after", 31.0),
 ];
 
-fn build(cpus: u32, groups: u32, lru_batch: BatchSize) -> (Mm<Sim>, Vec<MemcgId>) {
+fn build<P: Platform>(
+    cpus: u32,
+    groups: u32,
+    lru_batch: BatchSize,
+) -> (Owned<Mm<P>>, Vec<MemcgId>) {
     let config = MmConfig {
         lru_batch,
         ..MmConfig::new(cpus, groups)
@@ -59,8 +68,34 @@ fn file<P: Platform>(mm: &Mm<P>, pages: usize, of: impl Fn(usize) -> MemcgId) ->
 pub fn run(options: &Options, rows: &mut Rows) {
     counts(rows);
     for &cpus in &options.cpus {
-        for read_twice in [true, false] {
-            simulated(cpus, read_twice, rows);
+        for groups in GROUPS {
+            simulated(cpus, Pattern::ReadTwice, groups, rows);
+        }
+        simulated(cpus, Pattern::PreadSeq, 1, rows);
+    }
+    if !options.quick {
+        for groups in GROUPS {
+            threads(options.threads, Pattern::ReadTwice, groups, rows);
+        }
+        threads(options.threads, Pattern::PreadSeq, 1, rows);
+    }
+}
+
+/// How CPUs go over files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pattern {
+    /// Each over files of its own, a second time.
+    ReadTwice,
+    /// All over one file.
+    PreadSeq,
+}
+
+impl Pattern {
+    fn case(self, groups: u32, batch: f64) -> String {
+        match (self, groups) {
+            (Self::ReadTwice, 1) => format!("readtwice, batch {batch}"),
+            (Self::ReadTwice, groups) => format!("readtwice, {groups} groups, batch {batch}"),
+            (Self::PreadSeq, _) => format!("pread-seq, batch {batch}"),
         }
     }
 }
@@ -69,7 +104,7 @@ pub fn run(options: &Options, rows: &mut Rows) {
 fn counts(rows: &mut Rows) {
     for (groups, case) in [(1, "readtwice"), (31, "owners alternate, 31 of them")] {
         for (size, variant, batch) in SIZES {
-            let (mm, ids) = build(1, groups, size);
+            let (mm, ids) = build::<Sim>(1, groups, size);
             let pages = file(&mm, PAGES, |i| ids[i % groups as usize]);
             pages.iter().for_each(|page| page.mark_accessed());
             let ((), events) = record(0, || pages.iter().for_each(|page| page.mark_accessed()));
@@ -144,17 +179,20 @@ impl Program for Readers<'_> {
     }
 }
 
-fn simulated(cpus: u32, read_twice: bool, rows: &mut Rows) {
-    let case = if read_twice { "readtwice" } else { "pread-seq" };
+fn simulated(cpus: u32, pattern: Pattern, groups: u32, rows: &mut Rows) {
     for (size, variant, batch) in SIZES {
-        let (mm, ids) = build(cpus, 1, size);
-        let files = if read_twice { cpus } else { 1 };
-        let pages = if read_twice { SMALL } else { SMALL * 4 };
-        let files: Vec<_> = (0..files).map(|_| file(&mm, pages, |_| ids[0])).collect();
+        let (mm, ids) = build(cpus, groups, size);
+        let (files, pages) = match pattern {
+            Pattern::ReadTwice => (cpus, SMALL),
+            Pattern::PreadSeq => (1, SMALL * 4),
+        };
+        let files: Vec<_> = (0..files)
+            .map(|n| file(&mm, pages, |_| ids[(n % groups) as usize]))
+            .collect();
         files.iter().flatten().for_each(|page| page.mark_accessed());
         let mut readers = Readers {
             at: (0..cpus as usize)
-                .map(|cpu| (if read_twice { cpu } else { 0 }, 0))
+                .map(|cpu| (cpu % files.len(), 0))
                 .collect(),
             files,
             waiting: vec![0; cpus as usize],
@@ -164,28 +202,58 @@ fn simulated(cpus: u32, read_twice: bool, rows: &mut Rows) {
         let outcome = simulate(cpus, &COSTS, &mut readers);
         mm.drain_lru();
         assert!(readers.files.iter().flatten().all(|page| page.is_active()));
-        let case = format!("{case}, batch {batch}");
-        let at = At {
-            seed: SEED,
-            case: &case,
-            variant,
-            cpus,
-            threads: 0,
-        };
-        let rank = Rank::LruVec as usize;
-        let per_1000 = |count: u64| count as f64 / readers.marks as f64 * 1000.0;
-        if read_twice {
-            assert_eq!(
-                outcome.acquired[rank],
-                (SMALL as f64 / batch) as u64 * u64::from(cpus)
-            );
+        if pattern == Pattern::ReadTwice {
+            let locks = (SMALL as f64 / batch) as u64 * u64::from(cpus);
+            assert_eq!(outcome.acquired[Rank::LruVec as usize], locks);
         }
-        rows.add(at, "acquired_per_1000", per_1000(outcome.acquired[rank]));
-        rows.add(at, "contended_per_1000", per_1000(outcome.contended[rank]));
-        println!(
-            "    in queue: {:.1} ns a page, {:.1} % of all CPU time",
-            outcome.queued[rank] as f64 / readers.marks as f64,
-            outcome.queued[rank] as f64 / (outcome.end * u64::from(cpus)).max(1) as f64 * 100.0
-        );
+        let case = pattern.case(groups, batch);
+        let at = At::new(SEED, &case, variant).cpus(cpus);
+        rows.simulated(at, Rank::LruVec, readers.marks, &outcome);
+    }
+}
+
+/// Real threads: each goes over the files of its groups twice, or all over one.
+fn threads(threads: u32, pattern: Pattern, groups: u32, rows: &mut Rows) {
+    let files = match pattern {
+        // As many for each thread, so that none waits for the other at the end.
+        Pattern::ReadTwice => groups.next_multiple_of(threads),
+        Pattern::PreadSeq => 1,
+    };
+    let pages = LARGE / files as usize / SMALL * SMALL;
+    let run = |variant: usize| {
+        let (mm, ids) = build::<Real>(threads, groups, SIZES[variant].0);
+        let files: Vec<_> = (0..files)
+            .map(|n| file(&mm, pages, |_| ids[(n % groups) as usize]))
+            .collect();
+        let done = on_threads(threads, |cpu| {
+            let own = files
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| pattern == Pattern::PreadSeq || *n as u32 % threads == cpu);
+            let own: Vec<_> = own.map(|(_, file)| file).collect();
+            port::counted(Rank::LruVec);
+            for file in &own {
+                file.iter().for_each(|page| page.mark_accessed());
+                file.iter().for_each(|page| page.mark_accessed());
+            }
+            port::counted(Rank::LruVec)
+        });
+        mm.drain_lru();
+        assert!(files.iter().flatten().all(|page| page.is_active()));
+        mm.check().expect("the lists are sound");
+        done
+    };
+    let mut found: [Runs; 3] = Default::default();
+    let all = (pages * files as usize) as u64;
+    abba(SIZES.len(), run, |variant, (ms, locks)| {
+        let acquired: u64 = locks.iter().map(|lock| lock.0).sum();
+        if pattern == Pattern::ReadTwice {
+            assert_eq!(acquired, (all as f64 / SIZES[variant].2) as u64);
+        }
+        found[variant].push(ms, all, &locks);
+    });
+    for ((_, variant, batch), found) in SIZES.into_iter().zip(found) {
+        let case = pattern.case(groups, batch);
+        rows.threads(At::new(SEED, &case, variant).threads(threads), found);
     }
 }

@@ -6,14 +6,17 @@
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use framekeeper::sync::CachePadded;
-use framekeeper::{Folio, MemcgId, Mm, MmConfig, PageState, Platform, Rank, Refused, StateChange};
+use framekeeper::{
+    Backing, Folio, MemcgId, Mm, MmConfig, PageState, Platform, Rank, Refused, StateChange,
+};
 
-use super::port::{self, ONE, Real, Sim, machine, record, taken};
+use super::port::{self, ONE, Owned, Real, Sim, machine, machine_of, record, taken};
 use super::rows::{At, Rows};
 use super::simulator::{COSTS, Program, Step, simulate, steps};
-use super::{Options, abba, on_threads};
+use super::{Options, RUNS, abba, on_threads};
 use crate::clock::Random;
 
 const SEED: &str = "s4";
@@ -24,7 +27,7 @@ const CHUNK: usize = 2 * PAGES / 100;
 /// Mapping a page, beside its accounting.
 const MAP_NS: u64 = 150;
 
-fn build<P: Platform>(cpus: u32) -> (Mm<P>, [MemcgId; 3]) {
+fn build<P: Platform>(cpus: u32) -> (Owned<Mm<P>>, [MemcgId; 3]) {
     let mm = machine(&MmConfig::new(cpus, 8));
     let make = |parent| mm.create_memcg(parent).expect("there is room");
     let top = make(MemcgId::ROOT);
@@ -107,6 +110,40 @@ pub fn run(options: &Options, rows: &mut Rows) {
     }
     if !options.quick {
         timed(rows);
+        ends(rows);
+    }
+}
+
+/// How long a group takes to end, by the number of pages charged to it and listed. The group at the end of a chain has them all;
+/// it ends, then the one above, which has inherited them, and so on.
+fn ends(rows: &mut Rows) {
+    for pages in [1_000, 1_000_000] {
+        let mm = machine_of::<Real>(pages as u64 + 10_000, &MmConfig::new(2, RUNS as u32));
+        let mut chain = vec![MemcgId::ROOT];
+        for _ in 0..RUNS {
+            let above = chain[chain.len() - 1];
+            chain.push(mm.create_memcg(above).expect("there is room"));
+        }
+        let charged = self::pages(&mm, chain[RUNS], pages);
+        for page in &charged {
+            page.add_to_lru(Backing::File).expect("new");
+        }
+        mm.drain_lru();
+        let end = |&group: &MemcgId| {
+            let began = Instant::now();
+            mm.remove_memcg(group).expect("it has no children");
+            began.elapsed().as_nanos() as f64
+        };
+        let ns = chain[1..].iter().rev().map(end).collect();
+        assert_eq!(charged[0].memcg(), Some(MemcgId::ROOT));
+        let at = At {
+            seed: SEED,
+            case: &format!("a group with {pages} pages ends"),
+            variant: "after",
+            cpus: 0,
+            threads: 1,
+        };
+        rows.runs(at, "ns_per_op", ns);
     }
 }
 
@@ -168,16 +205,8 @@ fn simulated(cpus: u32, rows: &mut Rows) {
         let always = (*moving == Moving::Always).then(|| mm.begin_move(ids[0], ids[1]));
         let outcome = simulate(cpus, &COSTS, &mut mappers);
         drop(always);
-        let rank = Rank::LruVec as usize;
-        let at = At {
-            seed: SEED,
-            case: "each CPU maps pages of one group",
-            variant,
-            cpus,
-            threads: 0,
-        };
-        let contended = outcome.contended[rank] as f64 / (200 * cpus) as f64 * 1000.0;
-        rows.add(at, "contended_per_1000", contended);
+        let at = At::new(SEED, "each CPU maps pages of one group", variant).cpus(cpus);
+        rows.simulated(at, Rank::LruVec, u64::from(200 * cpus), &outcome);
     }
 }
 
@@ -222,7 +251,7 @@ fn timed(rows: &mut Rows) {
             (case, ms * 1e6 / (40 * PAGES) as f64)
         })
     };
-    abba(run, |_, times| {
+    abba(2, run, |_, times| {
         for (case, time) in times {
             ns[case].push(time);
         }
