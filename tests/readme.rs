@@ -78,3 +78,26 @@ fn the_gate_runs_its_test_command() {
         |line| line.trim_start().starts_with("cargo test 2>&1") || line.trim() == "cargo test"
     ));
 }
+
+#[test]
+fn the_line_counts_of_its_kernel_are_those_of_the_files() {
+    let readme = file("README.md");
+    let mut found = 0;
+    for line in readme.lines() {
+        // | `examples/kernel/src/port.rs`: what it is | 76 |
+        let Some(row) = line.strip_prefix("| `examples/kernel/src/") else {
+            continue;
+        };
+        let (name, rest) = row.split_once('`').unwrap();
+        let stated = rest
+            .trim_end_matches('|')
+            .rsplit('|')
+            .next()
+            .unwrap()
+            .trim();
+        let counted = file(&format!("examples/kernel/src/{name}")).lines().count();
+        assert_eq!(stated, counted.to_string(), "lines of {name}");
+        found += 1;
+    }
+    assert!(found >= 5, "only {found} files are counted");
+}

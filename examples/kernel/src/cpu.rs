@@ -2,12 +2,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use framekeeper::{Mm, Order, Pfn, Request};
+use framekeeper::{CpuId, Mm, Order, Pfn, Request};
 
 use crate::arch::{self, Machine};
-use crate::ipi;
 use crate::port::{self, Port};
 use crate::scenario::{self, Failure};
+use crate::{ipi, late};
 
 /// CPUs that this kernel has stacks for.
 pub const MAX_CPUS: usize = 16;
@@ -67,17 +67,15 @@ pub fn check(machine: &Machine) -> Result<(), Failure> {
 }
 
 /// Brings every CPU up.
-pub fn start_all(machine: &Machine) {
+pub fn start_all() -> Result<(), Failure> {
     arch::init_cpu(0);
     ONLINE.fetch_or(1, Ordering::SeqCst);
     arch::irq_on();
-    for index in 1..machine.cpus().count() {
-        start(index);
-    }
+    (1..count()).try_for_each(start)
 }
 
-/// Starts a CPU that is not online, and waits until it is.
-pub fn start(index: usize) {
+/// Starts a CPU that is not online, waits until it is, and lets the library keep frames for it.
+pub fn start(index: usize) -> Result<(), Failure> {
     let stack_top = STACKS[index].0.get().addr() + size_of::<Stack>();
     arch::start_cpu(
         index,
@@ -88,6 +86,18 @@ pub fn start(index: usize) {
         ipi::serve();
         core::hint::spin_loop();
     }
+    let mm = port::mm().expect("started before the other CPUs");
+    mm.cpu_online(CpuId(index as u32))
+        .map(|_| ())
+        .map_err(Failure::Cpu)
+}
+
+/// Takes back what the library keeps for a CPU that stopped.
+pub fn stopped(index: usize) -> Result<(), Failure> {
+    let mm = port::mm().expect("it ran");
+    mm.cpu_offline(CpuId(index as u32))
+        .map(|_| ())
+        .map_err(Failure::Cpu)
 }
 
 /// Where a further CPU begins, each time that it is started.
@@ -96,6 +106,7 @@ pub fn further_cpu(index: usize) -> ! {
     arch::init_cpu(index);
     ONLINE.fetch_or(1 << index, Ordering::SeqCst);
     arch::irq_on();
+    late::help();
     scenario::work(index, phase)
 }
 

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use framekeeper::{Order, Pfn, PhysAddr, Request};
+use framekeeper::{FrameRange, Order, Pfn, PhysAddr, Request, Shadow};
 use spin::Mutex;
 use virtio_drivers::{BufferDirection, Hal};
 
@@ -23,6 +23,10 @@ static HINT: AtomicU64 = AtomicU64::new(0);
 static WAITING: AtomicU64 = AtomicU64::new(0);
 static READS: AtomicU64 = AtomicU64::new(0);
 static WRITES: AtomicU64 = AtomicU64::new(0);
+/// What is remembered of the folio that was evicted to each slot; 0 for nothing.
+static SHADOWS: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
+/// What the driver holds.
+static DMA: Mutex<[Option<FrameRange>; 16]> = Mutex::new([None; 16]);
 
 /// A place of one page on the disk. Dropping it does nothing: `free` gives it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,8 +91,24 @@ pub fn take() -> Option<Slot> {
     None
 }
 
+/// Keeps what is to be known when the contents of a slot come back.
+pub fn keep_shadow(slot: Slot, shadow: Shadow) {
+    SHADOWS[slot.0 as usize].store(shadow.into_raw(), Ordering::Relaxed);
+}
+
+/// What was kept. Of a slot that was freed and taken meanwhile it may be another page's: then a guess is wrong.
+pub fn take_shadow(slot: Slot) -> Option<Shadow> {
+    Shadow::from_raw(SHADOWS[slot.0 as usize].swap(0, Ordering::Relaxed))
+}
+
+/// Calls `act` with the frames that the disk's driver holds.
+pub fn each_dma(act: impl FnMut(FrameRange)) {
+    DMA.lock().iter().flatten().copied().for_each(act);
+}
+
 /// Gives a slot back.
 pub fn free(slot: Slot) {
+    SHADOWS[slot.0 as usize].store(0, Ordering::Relaxed);
     let was = USED[slot.0 as usize / 64].fetch_and(!(1 << (slot.0 % 64)), Ordering::Release);
     assert!(
         was & 1 << (slot.0 % 64) != 0,
@@ -155,7 +175,12 @@ unsafe impl Hal for Dma {
         let pages = port::mm()
             .zip(request)
             .and_then(|(mm, request)| mm.try_alloc(request).ok());
-        let address = pages.map_or(0, |pages| pages.into_raw().0 << 12);
+        let mut held = DMA.lock();
+        let place = held.iter_mut().find(|place| place.is_none());
+        let address = pages.zip(place).map_or(0, |(pages, place)| {
+            *place = Some(pages.frames());
+            pages.into_raw().0 << 12
+        });
         (
             address,
             NonNull::new(arch::direct_map(address)).expect("the direct map has no null"),
@@ -164,9 +189,13 @@ unsafe impl Hal for Dma {
 
     unsafe fn dma_dealloc(address: u64, _: NonNull<u8>, pages: usize) -> i32 {
         let order = Order::new(pages.next_power_of_two().trailing_zeros() as u8);
+        let at = Pfn(address >> 12);
+        for place in DMA.lock().iter_mut() {
+            *place = place.filter(|frames| frames.start() != at);
+        }
         let back = port::mm()
             .zip(order)
-            .and_then(|(mm, order)| mm.allocator().try_from_raw(Pfn(address >> 12), order).ok());
+            .and_then(|(mm, order)| mm.allocator().try_from_raw(at, order).ok());
         if back.is_some() { 0 } else { -1 }
     }
 

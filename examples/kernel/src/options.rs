@@ -14,10 +14,16 @@ pub struct Options {
     pub touch: u32,
     /// How long `stress` runs.
     pub seconds: u64,
+    /// CPUs that the library is made for, instead of as many as there are.
+    pub cpus: Option<u32>,
+    /// Holes that are made in the memory map, each of a page and a bit.
+    pub holes: u32,
 }
 
 /// Spaces that the kernel has room for.
 pub const MAX_GROUPS: u32 = 256;
+/// Holes.
+const MAX_HOLES: u32 = 4096;
 /// Pages of a space.
 pub const MAX_PAGES: u32 = 1 << 20;
 
@@ -30,6 +36,8 @@ impl Options {
             limit: 64,
             touch: 256,
             seconds: 10,
+            cpus: None,
+            holes: 0,
         };
         for word in line.split_ascii_whitespace() {
             match word.split_once('=') {
@@ -46,6 +54,8 @@ impl Options {
                         "limit" if number > 0 => options.limit = number,
                         "touch" if (1..=MAX_PAGES).contains(&number) => options.touch = number,
                         "seconds" => options.seconds = number.into(),
+                        "cpus" => options.cpus = Some(number),
+                        "holes" if number <= MAX_HOLES => options.holes = number,
                         _ => return Err(Failure::Option(word)),
                     }
                 }

@@ -1,13 +1,15 @@
 //! The port: all that this kernel gives the library so that it can work. Copy this file first.
 
 use framekeeper::boot::{BootMap, Memory};
-use framekeeper::{Barrier, CpuId, CpuIds, Mm, MmConfig, NodeId, PhysAddr, Platform};
+use framekeeper::{
+    Barrier, CpuId, CpuIds, Mm, MmConfig, NodeId, PhysAddr, Platform, Rank, StartCpus,
+};
 use spin::Once;
 
 use crate::arch::{self, Machine};
 use crate::options::Options;
 use crate::scenario::Failure;
-use crate::{cpu, ipi};
+use crate::{cpu, ipi, locks};
 
 /// The platform.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub enum Port {}
 unsafe impl Platform for Port {
     const CPU_IDS: CpuIds = CpuIds::Exclusive;
     const BARRIER: Barrier = Barrier::Asymmetric;
-    type RawLock = framekeeper::sync::SpinLock;
+    type RawLock = locks::Counted; // or `framekeeper::sync::SpinLock`
 
     fn cpu() -> CpuId {
         CpuId(arch::cpu())
@@ -42,6 +44,14 @@ unsafe impl Platform for Port {
 
     fn now() -> Option<u64> {
         Some(arch::now())
+    }
+
+    fn lock_acquired(rank: Rank) {
+        locks::acquired(rank);
+    }
+
+    fn lock_released(rank: Rank) {
+        locks::released(rank);
     }
 }
 
@@ -67,8 +77,12 @@ fn manage(machine: &Machine, options: &Options) -> Result<Mm<Port>, Failure> {
         map.reserve(PhysAddr(region.base), region.bytes)
             .map_err(Failure::Map)?;
     }
-    let mut config = MmConfig::new(cpu::count() as u32, options.groups + 1).nodes(machine.nodes());
+    let cpus = options.cpus.unwrap_or(cpu::count() as u32);
+    let mut config = MmConfig::new(cpus, options.groups + 1).nodes(machine.nodes());
     config.alloc.node_of = |cpu| NodeId(cpu::node(cpu.0 as usize));
+    // Most memory comes later, by `late.rs`; the other CPUs, by `cpu::start`.
+    config.alloc.deferred = true;
+    config.alloc.start_cpus = StartCpus::First;
     // SAFETY: firmware says that the memory is there and free; the kernel image and firmware's own are reserved; `start` comes
     // here until an instance was made, and one that was not made used nothing.
     let memory = unsafe { Memory::<Port>::claim(&mut map) };

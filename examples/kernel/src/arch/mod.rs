@@ -57,7 +57,12 @@ pub struct Machine {
     )]
     pub pci_config: Option<PhysAddr>,
     command_line: &'static str,
+    /// Holes that are made in each piece of usable memory.
+    holes: u64,
 }
+
+/// Bytes of such a hole: its ends lie within pages.
+const HOLE: u64 = 0x1a00;
 
 /// A list of at most N.
 struct List<T, const N: usize>([Option<T>; N], usize);
@@ -87,6 +92,7 @@ impl Machine {
             lost: 0,
             pci_config: None,
             command_line: "",
+            holes: 0,
         }
     }
 
@@ -122,8 +128,34 @@ impl Machine {
         }
     }
 
-    /// Usable memory, cut where nodes meet. What no table puts on a node is on node 0.
+    /// Makes holes in what `usable` says, at even distances: memory maps of real machines have such.
+    pub fn punch(&mut self, holes: u32) {
+        self.holes = holes.into();
+    }
+
+    /// Usable memory, with the holes.
     pub fn usable(&self) -> impl Iterator<Item = NodeMemory> {
+        let holes = self.holes;
+        self.whole().flat_map(move |memory| {
+            let step = memory.bytes / (holes + 1);
+            (0..=holes).map(move |i| {
+                let before = if i == 0 { 0 } else { HOLE.min(step) };
+                let end = if i == holes {
+                    memory.bytes
+                } else {
+                    (i + 1) * step
+                };
+                NodeMemory {
+                    base: memory.base + i * step + before,
+                    bytes: end - i * step - before,
+                    ..memory
+                }
+            })
+        })
+    }
+
+    /// Usable memory, cut where nodes meet. What no table puts on a node is on node 0.
+    fn whole(&self) -> impl Iterator<Item = NodeMemory> {
         let whole = [NodeMemory {
             node: NodeId(0),
             base: 0,

@@ -5,10 +5,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use framekeeper::MemcgId;
 
-use super::{CORRUPT, Failure};
+use super::pattern::{self, Words};
+use super::{Failure, group};
+use crate::cpu;
 use crate::options::Options;
-use crate::space::{self, Page};
-use crate::{arch, cpu, disk, port};
+use crate::page::{Area, Page};
+use crate::space;
 
 static GROUPS: AtomicU32 = AtomicU32::new(0);
 static TOUCH: AtomicU32 = AtomicU32::new(0);
@@ -16,38 +18,23 @@ static TOUCH: AtomicU32 = AtomicU32::new(0);
 const CHUNK: u32 = 32;
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
-    let needed = u64::from(options.groups) * u64::from(options.touch);
-    if disk::capacity() < needed {
-        return Err(Failure::Disk {
-            needed,
-            slots: disk::capacity(),
-        });
-    }
-    let before = super::free();
-    let mm = port::mm().expect("started");
+    super::needs_slots(u64::from(options.groups) * u64::from(options.touch))?;
     for id in 0..options.groups {
-        let memcg = mm.create_memcg(MemcgId::ROOT).map_err(Failure::Group)?;
-        mm.set_memcg_max(memcg, options.limit.into())
-            .map_err(Failure::Limit)?;
+        let memcg = group(MemcgId::ROOT, options.limit.into())?;
         space::create(id, memcg).map_err(Failure::Alloc)?;
     }
     GROUPS.store(options.groups, Ordering::Relaxed);
     TOUCH.store(options.touch, Ordering::Relaxed);
-    super::all_cpus(|index| each_page(index, write_page));
+    super::all_cpus(|index| each_page(index, |page| pattern::write(page, 0, Words::All)));
     super::check("after writing")?;
-    super::restart_last_cpu();
-    super::all_cpus(|index| each_page(index, verify_page));
+    super::restart_last_cpu()?;
+    super::all_cpus(|index| each_page(index, |page| pattern::verify(page, 0, Words::All)));
     super::all_cpus(|_| space::leave());
     super::check("after reading")?;
     for id in 0..options.groups {
         space::destroy(id, id % 2 == 0).map_err(Failure::Remove)?;
     }
-    let corrupt = CORRUPT.load(Ordering::Relaxed);
-    if corrupt > 0 {
-        return Err(Failure::Corrupt(corrupt));
-    }
-    super::account_for(before)?;
-    super::check("at the end")
+    Ok(())
 }
 
 /// Calls `act` with every page of every group that is this CPU's, the groups taking turns. The last quarter is of a file.
@@ -57,45 +44,14 @@ fn each_page(index: usize, act: fn(Page)) {
         for space in (index as u32..GROUPS.load(Ordering::Relaxed)).step_by(cpu::count()) {
             space::switch_to(space);
             for number in start..(start + CHUNK).min(touch) {
+                let is_file = number >= touch - touch / 4;
+                let area = if is_file { Area::File } else { Area::Anon };
                 act(Page {
                     space,
+                    area,
                     number,
-                    is_file: number >= touch - touch / 4,
                 });
             }
         }
-    }
-}
-
-/// The words of a page.
-fn words(page: Page) -> *mut u64 {
-    page.address() as *mut u64
-}
-
-/// What a word of a page holds.
-fn pattern(page: Page, word: u64) -> u64 {
-    let seed = u64::from(page.space) << 40 | u64::from(page.number) << 12 | word;
-    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
-}
-
-pub(super) fn write_page(page: Page) {
-    for word in 0..512 {
-        // SAFETY: an address of the space that this CPU sees; the fault brings the page.
-        unsafe {
-            words(page)
-                .add(word as usize)
-                .write_volatile(pattern(page, word))
-        };
-    }
-}
-
-pub(super) fn verify_page(page: Page) {
-    // SAFETY: as above.
-    let wrong = (0..512)
-        .filter(|&word| unsafe { words(page).add(word as usize).read_volatile() } != pattern(page, word))
-        .count();
-    if wrong > 0 {
-        CORRUPT.fetch_add(1, Ordering::Relaxed);
-        crate::console::println!("CPU {}: {page:?}: {wrong} words are wrong", arch::cpu());
     }
 }

@@ -1,60 +1,38 @@
 //! What the kernel does with its memory. The first CPU leads; all of them work.
 
+mod failure;
+mod files;
+mod huge;
 mod memhog;
+mod pattern;
+mod report;
+mod stress;
 
-use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use framekeeper::boot::MapError;
-use framekeeper::memcg::{CreateError, RemoveError};
-use framekeeper::mm::NoSuchGroup;
-use framekeeper::{AllocError, CpuId, MmInitError};
-
+use framekeeper::MemcgId;
 use spin::Mutex;
 
 use crate::console::println;
+use crate::objects::ObjectError;
 use crate::options::Options;
 use crate::{arch, cpu, disk, evict, port, space};
+
+pub use failure::Failure;
 
 /// The scenarios.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Groups over their limits, contents verified.
     Memhog,
-}
-
-/// Why the run is not good.
-#[derive(Debug)]
-pub enum Failure {
-    /// A word of the command line that is no option, or out of range.
-    Option(&'static str),
-    /// The machine has more CPUs or memory regions than this kernel has room for.
-    Machine {
-        lost: usize,
-        cpus: usize,
-    },
-    Map(MapError),
-    Init(MmInitError),
-    Group(CreateError),
-    Limit(NoSuchGroup),
-    Remove(RemoveError),
-    Alloc(AllocError),
-    /// The scenario needs so many slots of swap.
-    Disk {
-        needed: u64,
-        slots: u64,
-    },
-    /// Pages that did not hold what was written.
-    Corrupt(u64),
-    /// Frames that are gone after all was given back.
-    Leak {
-        before: u64,
-        after: u64,
-    },
-    /// Swap slots still in use at the end.
-    Slots(u64),
-    /// `check` found this.
-    Check,
+    /// An object cache and mapped files under a parent's limit.
+    Files,
+    /// Large mappings, split under pressure.
+    Huge,
+    /// All together, for a time.
+    Stress,
+    /// Reports, compared with a recount.
+    Report,
 }
 
 /// The work of a phase: called by every CPU with its number.
@@ -63,10 +41,10 @@ type Work = fn(usize);
 static PHASE: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 static WORK: Mutex<Work> = Mutex::new(|_| ());
-/// Pages that did not hold what was written to them.
-static CORRUPT: AtomicU64 = AtomicU64::new(0);
+/// The first failure of the work that CPUs share.
+static FAILED: Mutex<Option<Failure>> = Mutex::new(None);
 
-/// Runs the scenario that was asked for.
+/// Runs the scenario that was asked for, and looks for what it left behind.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let mm = port::mm().expect("started");
     println!(
@@ -76,9 +54,17 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         disk::capacity()
     );
     let started = arch::now();
+    let before = free();
     match options.scenario {
         Kind::Memhog => memhog::run(options)?,
+        Kind::Files => files::run(options)?,
+        Kind::Huge => huge::run(options)?,
+        Kind::Stress => stress::run(options)?,
+        Kind::Report => report::run(options)?,
     }
+    pattern::result()?;
+    account_for(before)?;
+    check("at the end")?;
     let (reads, writes) = disk::counts();
     let (allocations, ticks) = cpu::tick_counts();
     println!(
@@ -124,11 +110,11 @@ fn all_cpus(work: Work) {
     }
 }
 
-/// Takes the last CPU offline, gives back what it has cached, and starts it again.
-fn restart_last_cpu() {
+/// Takes the last CPU offline, takes back what is kept for it, and starts it again.
+fn restart_last_cpu() -> Result<(), Failure> {
     let last = cpu::count() - 1;
     if last == 0 {
-        return;
+        return Ok(());
     }
     all_cpus(|index| {
         if index == cpu::count() - 1 {
@@ -140,25 +126,76 @@ fn restart_last_cpu() {
         arch::irq_save();
         arch::idle();
     }
-    let mm = port::mm().expect("started");
-    let id = CpuId(last as u32);
-    mm.drain_lru_cpu(id);
-    mm.drain_memcg_cpu(id);
-    mm.allocator().drain_cpu(id);
-    cpu::start(last);
+    cpu::stopped(last)?;
+    cpu::start(last)
 }
 
-/// Lets the library's own check look at everything, while nothing runs.
-fn check(when: &str) -> Result<(), Failure> {
+/// A group whose limit is so many frames.
+fn group(parent: MemcgId, limit: u64) -> Result<MemcgId, Failure> {
     let mm = port::mm().expect("started");
-    cpu::tick_without_frames(true);
-    all_cpus(|_| ()); // a tick that was under way has ended
-    let result = mm.check();
-    cpu::tick_without_frames(false);
-    result.map_err(|fault| {
-        println!("{when}: {fault}");
-        Failure::Check
+    let memcg = mm.create_memcg(parent).map_err(Failure::Group)?;
+    mm.set_memcg_max(memcg, limit).map_err(Failure::Limit)?;
+    Ok(memcg)
+}
+
+/// Whether the disk has the slots that a scenario may use.
+fn needs_slots(needed: u64) -> Result<(), Failure> {
+    let slots = disk::capacity();
+    if slots < needed {
+        return Err(Failure::Disk { needed, slots });
+    }
+    Ok(())
+}
+
+/// Keeps the first failure of what several CPUs do.
+fn note<E: Into<Failure>>(result: Result<(), E>) {
+    if let Err(why) = result {
+        FAILED.lock().get_or_insert(why.into());
+    }
+}
+
+impl From<ObjectError> for Failure {
+    fn from(why: ObjectError) -> Self {
+        Self::Object(why)
+    }
+}
+
+/// The first failure that was kept.
+fn failed() -> Result<(), Failure> {
+    FAILED.lock().take().map_or(Ok(()), Err)
+}
+
+/// Whether a figure is what a recount gives.
+fn expect(name: &'static str, said: u64, counted: u64) -> Result<(), Failure> {
+    if said == counted {
+        return Ok(());
+    }
+    Err(Failure::Figure {
+        name,
+        said,
+        counted,
     })
+}
+
+/// Calls `look` while nothing else runs: no work, no timer that holds frames.
+fn at_rest<T>(look: impl FnOnce() -> T) -> T {
+    cpu::tick_without_frames(true);
+    // A tick that was under way has ended.
+    all_cpus(|index| {
+        let state = arch::irq_save();
+        space::leave();
+        cpu::release_tick_frames(index);
+        arch::irq_restore(state);
+    });
+    let seen = look();
+    cpu::tick_without_frames(false);
+    seen
+}
+
+/// Lets the library's own check look at everything.
+fn check(when: &'static str) -> Result<(), Failure> {
+    let mm = port::mm().expect("started");
+    at_rest(|| mm.check()).map_err(|fault| Failure::Check(when, fault))
 }
 
 /// Gives back what CPUs keep, and compares with what was free before.
@@ -170,60 +207,30 @@ fn account_for(before: u64) -> Result<(), Failure> {
     if disk::used() > 0 {
         return Err(Failure::Slots(disk::used()));
     }
+    if mm.refused_puts() > 0 {
+        return Err(Failure::Refused(mm.refused_puts()));
+    }
     if after != before {
         return Err(Failure::Leak { before, after });
     }
     Ok(())
 }
 
-/// Free frames while nothing runs and no timer holds any.
+/// Free frames at rest.
 fn free() -> u64 {
-    cpu::tick_without_frames(true);
-    all_cpus(|index| {
-        let state = arch::irq_save();
-        space::leave();
-        cpu::release_tick_frames(index);
-        arch::irq_restore(state);
-    });
     let mm = port::mm().expect("started");
-    let free = mm.allocator().free_frames();
-    cpu::tick_without_frames(false);
-    free
+    at_rest(|| mm.allocator().free_frames())
 }
 
 impl Kind {
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "memhog" => Some(Self::Memhog),
+            "files" => Some(Self::Files),
+            "huge" => Some(Self::Huge),
+            "stress" => Some(Self::Stress),
+            "report" => Some(Self::Report),
             _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Option(word) => write!(f, "{word} is no option, or out of range"),
-            Self::Machine { lost, cpus } => write!(
-                f,
-                "the machine has {lost} CPUs or regions more than fit: at most {cpus} CPUs"
-            ),
-            Self::Map(why) => write!(f, "the memory map: {why}"),
-            Self::Init(why) => write!(f, "the memory cannot be managed: {why}"),
-            Self::Group(why) => write!(f, "a group cannot be made: {why}"),
-            Self::Limit(why) => write!(f, "a limit cannot be set: {why}"),
-            Self::Remove(why) => write!(f, "a group cannot be removed: {why}"),
-            Self::Alloc(why) => write!(f, "no frame for a table: {why}"),
-            Self::Disk { needed, slots } => write!(
-                f,
-                "the scenario needs {needed} pages of swap, the disk has {slots}: attach a larger one"
-            ),
-            Self::Corrupt(pages) => write!(f, "{pages} pages do not hold what was written"),
-            Self::Leak { before, after } => {
-                write!(f, "{before} frames were free before, {after} are now")
-            }
-            Self::Slots(slots) => write!(f, "{slots} slots of swap were not given back"),
-            Self::Check => f.write_str("the library's check found a fault"),
         }
     }
 }

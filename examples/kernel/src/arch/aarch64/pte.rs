@@ -21,10 +21,16 @@ pub fn table(pfn: Pfn) -> u64 {
     pfn.0 << 12 | VALID | TABLE
 }
 
-/// A writable page, used a moment ago, clean.
-pub fn page(pfn: Pfn) -> u64 {
+/// A writable page, mapped by an entry of a level, used a moment ago, clean.
+pub fn page(pfn: Pfn, level: u32) -> u64 {
     let attributes = INNER_SHAREABLE | NOT_GLOBAL | DIRTY_MODIFIER | NEVER_EXECUTE;
-    pfn.0 << 12 | VALID | TABLE | READ_ONLY | ACCESSED | attributes
+    let size = if level > 1 { 0 } else { TABLE };
+    pfn.0 << 12 | VALID | size | READ_ONLY | ACCESSED | attributes
+}
+
+/// Whether a present entry above the last level names a table, not a block.
+pub fn is_table(entry: u64) -> bool {
+    entry & TABLE != 0
 }
 
 pub fn is_present(entry: u64) -> bool {

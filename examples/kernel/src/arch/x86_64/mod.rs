@@ -2,6 +2,7 @@
 
 mod acpi;
 mod apic;
+mod clock;
 mod disk;
 pub mod pte;
 mod trap;
@@ -20,6 +21,7 @@ use x86_64::structures::paging::PhysFrame;
 use super::{Cpu, Machine};
 use crate::cpu::MAX_CPUS;
 
+pub use clock::now;
 pub use disk::{Disk, disk};
 
 core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
@@ -48,10 +50,6 @@ static AP_INDEX: AtomicU32 = AtomicU32::new(0);
 /// What each CPU finds at the base of its GS segment: its number.
 static NUMBERS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 static CONSOLE: Mutex<Option<Uart16550<PioBackend>>> = Mutex::new(None);
-static HPET: AtomicU64 = AtomicU64::new(0);
-/// Femtoseconds of a tick of the HPET.
-static HPET_PERIOD: AtomicU64 = AtomicU64::new(0);
-const HPET_AT: u64 = 0xfed0_0000;
 
 /// The start info of PVH, version 1 (Xen, public/arch-x86/hvm/start_info.h).
 #[repr(C)]
@@ -84,7 +82,7 @@ extern "C" fn first_cpu(start_info: u64) -> ! {
     }
     let mut machine = Machine::new();
     read_start_info(start_info, &mut machine);
-    start_clock();
+    clock::start();
     mask_pic();
     crate::main(machine)
 }
@@ -233,28 +231,6 @@ pub fn physical(address: *const u8) -> PhysAddr {
     } else {
         address - DIRECT_MAP
     })
-}
-
-fn start_clock() {
-    let hpet = direct_map(HPET_AT).cast::<u64>();
-    // SAFETY: the HPET's registers, capabilities first; bit 0 of its configuration starts the counter.
-    unsafe {
-        HPET_PERIOD.store(hpet.read_volatile() >> 32, Ordering::Relaxed);
-        let configuration = hpet.add(2);
-        configuration.write_volatile(configuration.read_volatile() | 1);
-    }
-    HPET.store(hpet.addr() as u64, Ordering::Release);
-}
-
-/// Nanoseconds since the machine started.
-pub fn now() -> u64 {
-    let hpet = HPET.load(Ordering::Acquire) as *const u64;
-    if hpet.is_null() {
-        return 0;
-    }
-    // SAFETY: the main counter.
-    let ticks = unsafe { hpet.add(30).read_volatile() };
-    (u128::from(ticks) * u128::from(HPET_PERIOD.load(Ordering::Relaxed)) / 1_000_000) as u64
 }
 
 /// Lets the calling CPU see a space. Drops what it cached of another.
