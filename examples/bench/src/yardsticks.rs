@@ -1,23 +1,30 @@
 //! The limits: arrays of frame numbers that a thread has for itself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::thread::LocalKey;
 
 use spin::mutex::SpinMutex;
 
 use crate::subject::{FRAMES, Subject};
 
-/// Frame numbers, all of them free at first.
+/// Frame numbers that come into being when none is left, so many at once: more than a bulk workload holds.
+const FRESH: usize = 1 << 18;
+
+/// Frame numbers, all of them free at first. A thread's stack is leaked: a thread-local value
+/// that is dropped at the thread's end has a state to be looked at on every call.
 struct Stack {
     /// Empty until the thread's first call.
-    frames: Vec<u32>,
+    frames: &'static mut [u32],
     len: usize,
+    fresh: usize,
 }
 
 impl Stack {
     const fn new() -> Self {
         Self {
-            frames: Vec::new(),
+            frames: &mut [],
             len: 0,
+            fresh: 0,
         }
     }
 
@@ -33,11 +40,18 @@ impl Stack {
     #[cold]
     #[inline(never)]
     fn fill(&mut self) -> Option<()> {
-        if !self.frames.is_empty() {
+        if self.frames.is_empty() {
+            self.frames = vec![0; FRAMES as usize].leak();
+        }
+        let fresh = self.fresh..(self.fresh + FRESH).min(FRAMES as usize);
+        if fresh.is_empty() {
             return None;
         }
-        self.frames = (0..FRAMES).collect();
-        self.len = self.frames.len();
+        self.len = fresh.len();
+        self.fresh = fresh.end;
+        for (slot, frame) in self.frames.iter_mut().zip(fresh) {
+            *slot = frame as u32;
+        }
         Some(())
     }
 
@@ -50,9 +64,32 @@ impl Stack {
     }
 }
 
+// References, not the arrays themselves: then what `LocalKey::with` does is so little that it is always inlined.
 thread_local! {
-    static ALONE: RefCell<Stack> = const { RefCell::new(Stack::new()) };
-    static LOCKED: SpinMutex<Stack> = const { SpinMutex::new(Stack::new()) };
+    static ALONE: Cell<Option<&'static RefCell<Stack>>> = const { Cell::new(None) };
+    static LOCKED: Cell<Option<&'static SpinMutex<Stack>>> = const { Cell::new(None) };
+}
+
+#[cold]
+#[inline(never)]
+fn first<T>(place: &'static LocalKey<Cell<Option<&'static T>>>, stack: T) -> &'static T {
+    let stack = Box::leak(Box::new(stack));
+    place.set(Some(stack));
+    stack
+}
+
+#[inline(always)]
+fn alone() -> &'static RefCell<Stack> {
+    ALONE
+        .get()
+        .unwrap_or_else(|| first(&ALONE, RefCell::new(Stack::new())))
+}
+
+#[inline(always)]
+fn locked() -> &'static SpinMutex<Stack> {
+    LOCKED
+        .get()
+        .unwrap_or_else(|| first(&LOCKED, SpinMutex::new(Stack::new())))
 }
 
 /// A thread-local array.
@@ -72,12 +109,12 @@ impl Subject for PlainStack {
 
     #[inline(always)]
     fn alloc(&self, _order: u8) -> Option<u32> {
-        ALONE.with(|stack| stack.borrow_mut().pop())
+        alone().borrow_mut().pop()
     }
 
     #[inline(always)]
     fn free(&self, block: u32, _order: u8) {
-        ALONE.with(|stack| stack.borrow_mut().push(block));
+        alone().borrow_mut().push(block);
     }
 }
 
@@ -98,11 +135,11 @@ impl Subject for LockedStack {
 
     #[inline(always)]
     fn alloc(&self, _order: u8) -> Option<u32> {
-        LOCKED.with(|stack| stack.lock().pop())
+        locked().lock().pop()
     }
 
     #[inline(always)]
     fn free(&self, block: u32, _order: u8) {
-        LOCKED.with(|stack| stack.lock().push(block));
+        locked().lock().push(block);
     }
 }
