@@ -302,9 +302,9 @@ mod tests {
         }
     }
 
+    /// R27: start 0 has no lowest set bit.
     #[test]
     fn the_first_four_mib_from_frame_zero_are_one_block_of_order_ten() {
-        // R27: start 0 has no lowest set bit.
         let blocks: Vec<_> = FrameRange::new(Pfn(0), Pfn(1024))
             .blocks(Order(10))
             .collect();

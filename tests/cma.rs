@@ -150,9 +150,9 @@ fn a_place_that_cannot_be_emptied_is_passed_over() {
     allocator.check().unwrap();
 }
 
+/// misuse 24
 #[test]
 fn a_piece_that_another_collects_is_busy_and_its_pageblock_passed_over() {
-    // misuse 24
     let allocator = machine();
     let cma = Area::new(&allocator, range(512, 1024), stay).unwrap();
     let lent = all(&allocator, one(Mobility::Movable));

@@ -148,9 +148,9 @@ fn compaction_goes_on_until_the_scanners_meet_and_then_starts_again() {
     assert_eq!(compact(&mm, 9).2, CompactStop::Enough, "freed again");
 }
 
+/// misuse 41, 65
 #[test]
 fn folios_that_cannot_move_stay_mapped_listed_and_charged() {
-    // misuse 41, 65
     for bits in [STUCK, PRIVATE, NO_COPY, LIAR] {
         let mm = machine(4 * 512, 1, 4);
         let group = mm.create_memcg(MemcgId::ROOT).unwrap();
@@ -242,9 +242,9 @@ fn locked_folios_move_and_stay_locked() {
     mm.check().unwrap();
 }
 
+/// misuse 43
 #[test]
 fn a_copy_that_panics_leaves_the_folio_mapped_and_the_target_free() {
-    // misuse 43
     let mm = machine(4 * 512, 1, 4);
     let kept = fragmented(&mm, MemcgId::ROOT, 2);
     for &pfn in &kept {

@@ -193,9 +193,9 @@ fn blocks_are_zero_on_alloc_or_since_they_were_freed() {
     }
 }
 
+/// misuse 26: into a frame on a pageset, in a shard, inside a bigger free block
 #[test]
 fn a_write_to_a_free_frame_is_reported_and_its_block_never_given_again() {
-    // misuse 26: into a frame on a pageset, in a shard, inside a bigger free block
     let allocator = arena(4, Contents::Poison).unwrap();
     assert_eq!(allocator.damage(), None);
     let free = allocator.free_frames();
@@ -224,9 +224,9 @@ fn a_write_to_a_free_frame_is_reported_and_its_block_never_given_again() {
     }
 }
 
+/// misuse 26
 #[test]
 fn a_range_that_holds_a_frame_written_to_while_free_is_not_had_and_only_that_frame_is_leaked() {
-    // misuse 26
     let allocator = arena(6, Contents::Poison).unwrap();
     let free = allocator.free_frames();
     let first = allocator.zones().next().unwrap().span().start().0;
@@ -287,9 +287,9 @@ fn what_comes_online_holds_what_free_memory_holds_whatever_was_written_meanwhile
     }
 }
 
+/// misuse 26
 #[test]
 fn compaction_moves_no_folio_to_a_frame_that_was_written_to_while_it_was_free() {
-    // misuse 26
     let mut map = region(11);
     // SAFETY: arena 11 is this test's.
     #[allow(unsafe_code)]
@@ -347,9 +347,9 @@ fn poison_and_zero_go_together() {
     assert!(bytes(&mut zeroed).iter().all(|&byte| byte == 0));
 }
 
+/// misuse 11: more memory than the direct map reaches
 #[test]
 fn contents_of_memory_that_is_not_mapped_are_refused_at_the_start() {
-    // misuse 11: more memory than the direct map reaches
     let mut map: BootMap = BootMap::new();
     map.add(NodeId(0), PhysAddr(1 << 40), 1 << 22).unwrap();
     // SAFETY: the memory does not exist and is never touched.

@@ -49,9 +49,9 @@ fn press(allocator: &PageAllocator<Host>) -> Vec<Pages<'_, Host>> {
 
 const URGENT: Request = Request::new(Order::new(3).expect("an order")).atomic();
 
+/// R16, and 1 % of the zone in whole pageblocks
 #[test]
 fn the_reserve_grows_with_urgent_blocks_up_to_its_cap_and_both_counters_follow() {
-    // R16, and 1 % of the zone in whole pageblocks
     let allocator = machine();
     let unpressed = allocator.try_alloc(URGENT).unwrap();
     assert_eq!(counts(&allocator).reserved_highatomic, 0, "there is enough");
@@ -88,9 +88,9 @@ fn the_reserve_grows_with_urgent_blocks_up_to_its_cap_and_both_counters_follow()
     allocator.check().unwrap();
 }
 
+/// R17
 #[test]
 fn ordinary_requests_leave_the_reserve_alone_until_reclaim_was_in_vain() {
-    // R17
     let allocator = machine();
     let held = press(&allocator);
     let urgent = allocator.try_alloc(URGENT).unwrap();

@@ -141,9 +141,9 @@ const OPERATIONS: [Operation; 8] = [
     }),
 ];
 
+/// misuse 25, 28
 #[test]
 fn an_interrupt_at_every_point_of_every_operation_on_ranges_is_served_and_loses_nothing() {
-    // misuse 25, 28
     let mut points = 0;
     for (name, operation) in OPERATIONS {
         let here = at_every_point(setup, operation, interrupt, |state| {

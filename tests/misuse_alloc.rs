@@ -33,9 +33,9 @@ fn config() -> Config {
     Config::default()
 }
 
+/// misuse 1: no regions; only zero-length regions; only reserved ones
 #[test]
 fn a_map_without_a_free_frame_makes_no_instance() {
-    // misuse 1: no regions; only zero-length regions; only reserved ones
     let empty = |error| error == InitError::Memory(MemoryError::Map(MapError::Empty));
     refused(BootMap::new(), &config(), empty);
     refused(one_region(1000, 0), &config(), empty);
@@ -44,9 +44,9 @@ fn a_map_without_a_free_frame_makes_no_instance() {
     refused(reserved, &config(), empty);
 }
 
+/// misuse 6
 #[test]
 fn frame_zero_is_never_handed_out() {
-    // misuse 6
     let allocator = allocator(one_region(0, 64), &config()).unwrap();
     assert_eq!(allocator.free_frames(), 63);
     let all: Vec<_> =
@@ -55,9 +55,9 @@ fn frame_zero_is_never_handed_out() {
     assert!(all.iter().all(|pages| pages.pfn() != Pfn(0)));
 }
 
+/// misuse 7: frames span more than 2^32
 #[test]
 fn a_zone_of_more_frames_than_its_numbers_express_is_refused() {
-    // misuse 7: frames span more than 2^32
     let mut map = one_region(1 << 20, 1 << 10);
     map.add(NodeId(0), PhysAddr(1 << 50), 1 << 20).unwrap();
     refused(map, &config(), |error| {
@@ -65,9 +65,9 @@ fn a_zone_of_more_frames_than_its_numbers_express_is_refused() {
     });
 }
 
+/// misuse 8: metadata area too small, unaligned
 #[test]
 fn storage_that_is_too_small_comes_back_with_the_map() {
-    // misuse 8: metadata area too small, unaligned
     let mut map = one_region(1 << 20, 1 << 16);
     let before = map.clone();
     for bytes in [0, 1, 4096, 20_000] {
@@ -81,9 +81,9 @@ fn storage_that_is_too_small_comes_back_with_the_map() {
     }
 }
 
+/// misuse 8, 11: outside the direct map (the host has none)
 #[test]
 fn metadata_that_the_direct_map_does_not_reach_is_refused_and_the_map_restored() {
-    // misuse 8, 11: outside the direct map (the host has none)
     let mut map = one_region(1 << 20, 1 << 16);
     let before = map.clone();
     // SAFETY: as above.
@@ -109,9 +109,9 @@ fn metadata_that_no_free_range_holds_is_refused() {
     assert_eq!(*memory.map(), before);
 }
 
+/// misuse 9: CPUs 0 or above the limit; nodes above Config
 #[test]
 fn impossible_numbers_of_cpus_nodes_and_shards_are_refused() {
-    // misuse 9: CPUs 0 or above the limit; nodes above Config
     let map = || one_region(1 << 20, 1 << 10);
     for cpus in [0, MAX_CPUS + 1, u32::MAX] {
         refused(map(), &Config { cpus, ..config() }, |error| {
@@ -150,9 +150,9 @@ fn impossible_numbers_of_cpus_nodes_and_shards_are_refused() {
     });
 }
 
+/// misuse 9
 #[test]
 fn a_node_without_memory_and_a_node_without_cpus_are_accepted() {
-    // misuse 9
     let mut map = one_region(1 << 20, 1 << 10);
     map.add(NodeId(5), PhysAddr(1 << 40), 1 << 20).unwrap();
     let config = Config {
@@ -172,9 +172,9 @@ fn a_node_without_memory_and_a_node_without_cpus_are_accepted() {
     );
 }
 
+/// misuse 10: asymmetric, zero, or below the local one
 #[test]
 fn distances_that_no_machine_has_are_refused() {
-    // misuse 10: asymmetric, zero, or below the local one
     let distances: [fn(NodeId, NodeId) -> u8; 3] = [
         |a, b| 10 + a.0.saturating_sub(b.0),
         |a, b| if a == b { 10 } else { 0 },
@@ -192,9 +192,9 @@ fn distances_that_no_machine_has_are_refused() {
     }
 }
 
+/// misuse 12
 #[test]
 fn zones_of_one_frame_and_boundaries_inside_a_line_work() {
-    // misuse 12
     let boundary = 1 << 20;
     let map = one_region(boundary - 3, 4);
     let allocator = allocator(map, &config()).unwrap();
@@ -217,9 +217,9 @@ fn zones_of_one_frame_and_boundaries_inside_a_line_work() {
     allocator.check().unwrap();
 }
 
+/// misuse 14
 #[test]
 fn an_order_that_no_zone_can_hold_is_an_error() {
-    // misuse 14
     let allocator = allocator(one_region(1 << 20, 1 << 17), &config()).unwrap();
     assert!(Order::new(19).is_none());
     assert_eq!(
@@ -229,9 +229,9 @@ fn an_order_that_no_zone_can_hold_is_an_error() {
     assert_eq!(allocator.free_frames(), 1 << 17);
 }
 
+/// misuse 15, 18: never managed; in a hole; of another instance; reserved; owned by a handle; free
 #[test]
 fn a_raw_free_of_a_frame_that_was_never_given_is_an_error() {
-    // misuse 15, 18: never managed; in a hole; of another instance; reserved; owned by a handle; free
     let mut map = one_region(1 << 20, 1 << 10);
     map.add(NodeId(0), PhysAddr((1 << 32) + (1 << 30)), 1 << 22)
         .unwrap();
@@ -262,9 +262,9 @@ fn a_raw_free_of_a_frame_that_was_never_given_is_an_error() {
     allocator.check().unwrap();
 }
 
+/// misuse 16: on a pageset, in a shard, inside a bigger free block
 #[test]
 fn a_second_raw_free_is_an_error_wherever_the_frame_is_by_then() {
-    // misuse 16: on a pageset, in a shard, inside a bigger free block
     let allocator = allocator(one_region(1 << 20, 1 << 12), &config()).unwrap();
     for order in (0..=12).filter_map(Order::new) {
         let request = Request::new(order).ignore_watermarks();
@@ -286,9 +286,9 @@ fn a_second_raw_free_is_an_error_wherever_the_frame_is_by_then() {
     allocator.check().unwrap();
 }
 
+/// misuse 17: bigger, smaller, unaligned, a tail
 #[test]
 fn a_raw_free_with_another_order_or_of_a_tail_is_an_error() {
-    // misuse 17: bigger, smaller, unaligned, a tail
     let allocator = allocator(one_region(1 << 20, 1 << 20), &config()).unwrap();
     let orders = || (0..=18).filter_map(Order::new);
     let given: Vec<_> = orders()
@@ -343,9 +343,9 @@ fn without_codes_a_raw_free_is_an_error() {
     );
 }
 
+/// misuse 19
 #[test]
 fn contradictory_requests_are_errors() {
-    // misuse 19
     let allocator = allocator(one_region(1 << 20, 1 << 10), &config()).unwrap();
     let contradictions = [
         (ONE.zone(ZoneKind::Movable), Contradiction::Pinned),
@@ -452,9 +452,9 @@ fn a_request_with_memory_out_names_the_zone_and_the_watermark() {
     allocator.check().unwrap();
 }
 
+/// misuse 27: an id out of range
 #[test]
 fn a_cpu_without_caches_is_served_by_the_zone() {
-    // misuse 27: an id out of range
     let allocator = allocator(one_region(1 << 20, 512), &config()).unwrap();
     for cpu in [1, 2, 1000, u32::MAX] {
         run_as(cpu);
@@ -604,9 +604,9 @@ fn limits_of_impossible_machines_are_numbers_and_no_panic() {
     }
 }
 
+/// misuse 22, R28: a full, an empty or a partly filled array
 #[test]
 fn a_bulk_request_fills_the_empty_slots_and_counts_the_full_ones() {
-    // misuse 22, R28: a full, an empty or a partly filled array
     let allocator = allocator(one_region(1 << 20, 1 << 14), &config()).unwrap();
     let free = allocator.free_frames();
     assert_eq!(allocator.try_alloc_bulk(ONE, &mut []), 0);

@@ -284,9 +284,9 @@ fn four_thousand_scattered_frames_serve_four_thousand_requests() {
     allocator.check().unwrap();
 }
 
+/// misuse 59: memory out while pagesets elsewhere are full
 #[test]
 fn frames_parked_by_another_cpu_are_found_before_a_request_fails() {
-    // misuse 59: memory out while pagesets elsewhere are full
     let config = automatic(2);
     let allocator = allocator(one_region(1 << 20, 512), &config).unwrap();
     run_as(1);

@@ -58,9 +58,9 @@ fn a_range_offline_is_neither_managed_nor_given_and_comes_back_as_it_was() {
     }
 }
 
+/// R20: the reserve of the lower zone follows the upper one's size.
 #[test]
 fn watermarks_reserves_and_pageset_limits_follow_what_is_managed() {
-    // R20: the reserve of the lower zone follows the upper one's size.
     let mut map = one_region(FIRST - (1 << 14), 1 << 15);
     map.add(NodeId(1), PhysAddr(1 << 40), 1 << 26).unwrap();
     let allocator = allocator(map, &Config::default()).unwrap();
@@ -83,9 +83,9 @@ fn watermarks_reserves_and_pageset_limits_follow_what_is_managed() {
     allocator.check().unwrap();
 }
 
+/// R34
 #[test]
 fn a_whole_zone_goes_and_comes_even_below_the_minimum_that_was_asked_for() {
-    // R34
     let config = Config {
         tuning: Tuning {
             min_free_kib: Some(64 << 10),
@@ -154,9 +154,9 @@ fn what_is_in_use_is_moved_away_first_by_a_hook_that_holds_no_lock() {
     allocator.check().unwrap();
 }
 
+/// misuse 23
 #[test]
 fn an_offline_that_fails_leaves_everything_as_it_was() {
-    // misuse 23
     let mut map = one_region(FIRST - 2048, 1 << 13);
     map.add(NodeId(1), PhysAddr(1 << 40), 1 << 24).unwrap();
     map.reserve(Pfn(FIRST + 9).addr(12), 4096).unwrap();
@@ -220,9 +220,9 @@ fn only_memory_that_is_there_and_was_not_reserved_comes_online() {
     allocator.check().unwrap();
 }
 
+/// misuse 25
 #[test]
 fn a_bad_frame_in_use_keeps_its_range_online_and_a_free_one_stays_bad() {
-    // misuse 25
     let allocator = machine();
     let used = allocator.try_alloc(ONE).unwrap();
     let (in_use, free) = (used.pfn(), Pfn(FIRST + 3000));

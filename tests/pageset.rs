@@ -122,9 +122,9 @@ fn a_pageset_keeps_four_batches_while_memory_is_reclaimed() {
     allocator.check().unwrap();
 }
 
+/// R10: the count stays within the limit; alternating takes no lock.
 #[test]
 fn blocks_of_order_three_that_are_only_freed_do_not_pile_up() {
-    // R10: the count stays within the limit; alternating takes no lock.
     let order3 = Request::new(Order::new(3).unwrap());
     for policy in [Policy::Fixed, Policy::Auto] {
         let allocator = zone(1 << 19, policy);
@@ -163,9 +163,9 @@ fn pageblocks_are_parked_in_large_zones_only() {
     assert_eq!(small.parked_frames(), 0);
 }
 
+/// R4, R33: the last block overshoots, the count never goes below zero.
 #[test]
 fn a_drain_bigger_than_the_blocks_that_are_left_ends() {
-    // R4, R33: the last block overshoots, the count never goes below zero.
     let allocator = zone(1 << 20, Policy::Auto);
     drop(allocator.try_alloc(Request::new(Order::PAGEBLOCK)).unwrap());
     allocator.drain_all();

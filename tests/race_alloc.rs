@@ -80,8 +80,8 @@ fn threads_on_their_own_cpus_lose_no_frame_and_share_none() {
     at_rest(&allocator);
 }
 
+/// misuse 55: two threads claim one CPU id. misuse 27: an id out of range, or one that changes.
 fn threads_that_claim_one_cpu_are_served() {
-    // misuse 55: two threads claim one CPU id. misuse 27: an id out of range, or one that changes.
     let allocator = four_cpus();
     together(3, |thread| {
         let mut random = Random(u64::from(thread));
@@ -99,8 +99,8 @@ fn threads_that_claim_one_cpu_are_served() {
     at_rest(&allocator);
 }
 
+/// misuse 54
 fn of_threads_that_free_one_raw_frame_exactly_one_succeeds() {
-    // misuse 54
     let allocator = four_cpus();
     let freed = AtomicU64::new(0);
     let raw: Vec<_> = (0..2000u32)
@@ -124,8 +124,8 @@ fn of_threads_that_free_one_raw_frame_exactly_one_succeeds() {
     at_rest(&allocator);
 }
 
+/// misuse 29: drain of an offline CPU, two drain-alls at once
 fn drains_of_busy_and_idle_cpus_lose_nothing() {
-    // misuse 29: drain of an offline CPU, two drain-alls at once
     let allocator = four_cpus();
     let shelf: Lock<Shelf<'_>, Host> = Lock::new(Shelf(Vec::new()));
     together(4, |thread| {
@@ -164,8 +164,8 @@ fn frames(start: u64, end: u64) -> FrameRange {
     FrameRange::new(Pfn((1 << 20) + start), Pfn((1 << 20) + end))
 }
 
+/// misuse 24
 fn of_two_users_of_overlapping_ranges_exactly_one_wins() {
-    // misuse 24
     let allocator = four_cpus();
     let (gate, wins) = (AtomicU32::new(0), AtomicU32::new(0));
     together(2, |cpu| {
@@ -303,8 +303,8 @@ fn ranges_come_and_go_under_threads_that_allocate() {
     at_rest(&allocator);
 }
 
+/// misuse 25
 fn bad_frames_are_found_under_threads_that_allocate_and_pagesets_open_again() {
-    // misuse 25
     let allocator = four_cpus();
     let bad: Vec<Pfn> = (0..40)
         .map(|n| frames(n * 37, n * 37 + 1).start())

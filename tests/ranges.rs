@@ -20,9 +20,9 @@ fn machine() -> PageAllocator<Host> {
     allocator(one_region(FIRST, 1 << 13), &Config::default()).unwrap()
 }
 
+/// misuse 25: free, in use, on a pageset, inside a huge block
 #[test]
 fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
-    // misuse 25: free, in use, on a pageset, inside a huge block
     let allocator = machine();
     assert_eq!(allocator.mark_bad(Pfn(FIRST + 700)), Ok(WasBad::Free));
     assert_eq!(allocator.mark_bad(Pfn(FIRST + 700)), Ok(WasBad::Already));
@@ -52,9 +52,9 @@ fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
     allocator.check().unwrap();
 }
 
+/// misuse 25: however it comes back: alone, with others, in a huge block, by its number, with a range
 #[test]
 fn pagesets_park_again_once_the_last_bad_frame_in_use_has_come_back() {
-    // misuse 25: however it comes back: alone, with others, in a huge block, by its number, with a range
     let allocator = machine();
     let parks = || {
         drop(allocator.try_alloc(ONE).unwrap());
@@ -140,9 +140,9 @@ fn whatever_brings_the_last_bad_frame_back_opens_the_pagesets_at_once() {
     assert_eq!(allocator.bad_frames(), 5);
 }
 
+/// misuse 25: isolated, free and in use
 #[test]
 fn a_frame_that_is_found_bad_while_its_range_is_collected_is_not_taken() {
-    // misuse 25: isolated, free and in use
     let allocator = machine();
     let mut held = all(&allocator, ONE);
     let (free, used) = (Pfn(FIRST + 1030), Pfn(FIRST + 1040));
@@ -194,9 +194,9 @@ fn a_range_is_had_as_one_piece_once_the_kernel_has_moved_what_was_in_it() {
     assert_eq!(allocator.free_frames(), allocator.managed_frames());
 }
 
+/// misuse 23: empty, reversed, outside memory, over two zones, unmovable
 #[test]
 fn a_range_that_cannot_be_had_is_left_as_it_was() {
-    // misuse 23: empty, reversed, outside memory, over two zones, unmovable
     let mut map = one_region(FIRST - 2048, 1 << 13);
     map.add(NodeId(1), PhysAddr(1 << 40), 1 << 24).unwrap();
     map.reserve(Pfn(FIRST + 9).addr(12), 4096).unwrap();
@@ -232,9 +232,9 @@ fn a_range_that_cannot_be_had_is_left_as_it_was() {
     allocator.check().unwrap();
 }
 
+/// misuse 24
 #[test]
 fn the_second_of_two_who_collect_a_pageblock_gets_busy() {
-    // misuse 24
     let allocator = machine();
     let mut used = all(&allocator, ONE);
     let mut second = None;

@@ -161,9 +161,9 @@ fn reclaim_serves_a_request_after_the_background_was_woken() {
     allocator.check().unwrap();
 }
 
+/// misuse 59
 #[test]
 fn what_reclaim_freed_into_another_cpus_pageset_is_drained_for_the_request() {
-    // misuse 59
     let allocator = machine();
     let held = full(&allocator);
     let aid = aid(|_| {
@@ -223,9 +223,9 @@ fn a_large_block_that_retries_hard_goes_on_while_compaction_may_help() {
     }
 }
 
+/// misuse 20, 41
 #[test]
 fn rounds_without_progress_end_in_the_oom_hook_and_its_refusal_in_an_error() {
-    // misuse 20, 41
     let allocator = machine();
     let _held = full(&allocator);
     let free = allocator.free_frames();
@@ -356,9 +356,9 @@ fn who_reclaims_is_served_below_the_minimum_and_never_reclaims() {
     assert_eq!(dying.count(OomStep), 0);
 }
 
+/// misuse 43
 #[test]
 fn a_hook_that_panics_leaves_counts_right_and_the_next_request_its_own_hook() {
-    // misuse 43
     let allocator = machine();
     let _held = full(&allocator);
     let free = allocator.free_frames();

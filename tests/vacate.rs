@@ -131,9 +131,9 @@ fn a_range_is_had_offline_or_as_cma_after_its_folios_moved_and_none_is_lost() {
     }
 }
 
+/// misuse 23
 #[test]
 fn folios_that_must_stay_keep_the_range_and_everything_is_as_it_was() {
-    // misuse 23
     for word in [STUCK, NO_COPY] {
         let mm = machine(8 * 512, 1, 4);
         scattered(&mm, MemcgId::ROOT, 0, 4);
@@ -183,9 +183,9 @@ fn a_whole_movable_zone_is_emptied_into_the_other_zone_of_its_node() {
     mm.check().unwrap();
 }
 
+/// misuse 25
 #[test]
 fn a_folio_on_a_bad_frame_moves_away_and_the_frame_is_never_given_again() {
-    // misuse 25
     let mm = machine(32 * 512, 1, 4);
     scattered(&mm, MemcgId::ROOT, 0, 4);
     mm.drain_lru();

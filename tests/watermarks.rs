@@ -176,9 +176,9 @@ fn a_counter_that_lags_neither_serves_a_request_nor_balances_a_zone() {
     allocator.check().unwrap();
 }
 
+/// R28: the array fits exactly.
 #[test]
 fn a_refill_takes_no_more_than_is_above_the_mark_and_a_bulk_request_neither() {
-    // R28: the array fits exactly.
     let config = Config {
         tuning: Tuning {
             policy: Policy::Auto,

@@ -436,9 +436,9 @@ mod tests {
         assert_eq!(free(&map), [(0, 256, 257), (1, 258, 259)]);
     }
 
+    /// R27: start 0 has no lowest set bit; without frame 0 the blocks grow from order 0 up.
     #[test]
     fn the_first_four_mib_are_handed_over_as_one_block_less_frame_0() {
-        // R27: start 0 has no lowest set bit; without frame 0 the blocks grow from order 0 up.
         let map: BootMap = map_of(&[(0, 0, 4 * MIB)], &[]);
         let (_, frames) = map.free_frames(12).next().unwrap();
         let orders: Vec<_> = frames

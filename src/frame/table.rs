@@ -417,9 +417,9 @@ mod tests {
         }
     }
 
+    /// misuse 7
     #[test]
     fn frames_further_apart_than_the_links_reach_are_refused() {
-        // misuse 7
         let ranges = [
             FrameRange::new(Pfn(1), Pfn(2)),
             FrameRange::new(Pfn(1 << 33), Pfn((1 << 33) + 1)),

@@ -229,9 +229,9 @@ mod tests {
         assert_eq!(total_reserve(782_336, &vm[1], 3_092), 4_116);
     }
 
+    /// R20
     #[test]
     fn reserves_grow_with_the_highest_zone_and_follow_a_change_at_once() {
-        // R20
         let mut state = 1u64;
         for _ in 0..1000 {
             let managed = core::array::from_fn(|_| {

@@ -25,9 +25,9 @@ fn four_thousand_isolated_frames_serve_four_thousand_single_requests() {
     assert_eq!(drain(zone, Order::ZERO, Mobility::Movable), 4096);
 }
 
+/// R27: start 0 has no lowest set bit.
 #[test]
 fn the_gib_at_frame_zero_is_one_block_of_order_18() {
-    // R27: start 0 has no lowest set bit.
     let zone = online(0, 1 << 18, 4);
     assert_eq!(zone.free_blocks(Order::MAX), 1);
     let off = IrqOff::new();
@@ -37,9 +37,9 @@ fn the_gib_at_frame_zero_is_one_block_of_order_18() {
     zone.check().unwrap();
 }
 
+/// R14: the buddy of the order-9 block at 512 would be block 0, below the base.
 #[test]
 fn a_block_at_the_base_of_the_zone_finds_no_buddy_below_it() {
-    // R14: the buddy of the order-9 block at 512 would be block 0, below the base.
     let zone = online(512, 1024, 1);
     let off = IrqOff::new();
     let block = zone.take(order(9), Mobility::Movable, 0, &off).unwrap();
@@ -49,9 +49,9 @@ fn a_block_at_the_base_of_the_zone_finds_no_buddy_below_it() {
     assert!(zone.take(order(10), Mobility::Movable, 0, &off).is_none());
 }
 
+/// R15: the zone ends where its metadata ends.
 #[test]
 fn the_last_block_of_a_zone_is_freed_without_looking_past_the_end() {
-    // R15: the zone ends where its metadata ends.
     let zone = online(0, 3 << 10, 1);
     let off = IrqOff::new();
     let blocks: Vec<Block> = (0..3)
@@ -68,9 +68,9 @@ fn the_last_block_of_a_zone_is_freed_without_looking_past_the_end() {
     zone.check().unwrap();
 }
 
+/// R25: a neighbour that is not there yet is never joined.
 #[test]
 fn sections_that_come_online_in_any_order_end_in_the_same_state() {
-    // R25: a neighbour that is not there yet is never joined.
     let parts: Vec<u64> = (0..16).collect();
     let serial = online(0, 16 * 1024, 1);
     for shift in [1, 3, 7, 11] {
@@ -117,9 +117,9 @@ fn frames_that_do_not_fit_are_refused_and_nothing_changes() {
     zone.check().unwrap();
 }
 
+/// R30: an order-3 block comes back as eight frames, exactly once.
 #[test]
 fn one_frame_is_given_back_once() {
-    // R30: an order-3 block comes back as eight frames, exactly once.
     let zone = online(0, 1024, 1);
     let off = IrqOff::new();
     let block = zone.take(order(3), Mobility::Movable, 0, &off).unwrap();

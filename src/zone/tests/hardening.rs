@@ -15,9 +15,9 @@ use crate::zone::{
     Block, Fault, Isolation, Keep, MAX_LINES_PER_HOLD, Mobility, Purpose, WasBad, Zone, ZoneFault,
 };
 
+/// R9: five thousand frames at once, each in a line of its own. Each hold counts its lines and asserts the bound.
 #[test]
 fn a_hold_changes_a_bounded_number_of_lines_however_much_is_asked() {
-    // R9: five thousand frames at once, each in a line of its own. Each hold counts its lines and asserts the bound.
     let lines = 5000u64;
     let zone = online(0, lines * 512, 1);
     let off = IrqOff::new();
@@ -36,9 +36,9 @@ fn a_hold_changes_a_bounded_number_of_lines_however_much_is_asked() {
     zone.check().unwrap();
 }
 
+/// R28: full, empty and partly served.
 #[test]
 fn a_bulk_request_returns_the_exact_count_and_touches_nothing_beyond_it() {
-    // R28: full, empty and partly served.
     let zone = online(0, 1024, 1);
     let off = IrqOff::new();
     assert_eq!(
@@ -67,9 +67,9 @@ fn a_bulk_request_returns_the_exact_count_and_touches_nothing_beyond_it() {
     zone.check().unwrap();
 }
 
+/// R33: one block given back may be more than what was asked for; the counts follow it, and never pass zero.
 #[test]
 fn a_block_of_order_nine_counts_as_its_512_frames() {
-    // R33: one block given back may be more than what was asked for; the counts follow it, and never pass zero.
     let zone = online(0, 2048, 1);
     let off = IrqOff::new();
     let mut out = [0; 4];
@@ -83,9 +83,9 @@ fn a_block_of_order_nine_counts_as_its_512_frames() {
     zone.check().unwrap();
 }
 
+/// R8: the interrupted context is between two holds here; no lock of the zone outlives a call.
 #[test]
 fn a_block_that_an_interrupt_gives_back_is_kept_whatever_else_its_cpu_holds() {
-    // R8: the interrupted context is between two holds here; no lock of the zone outlives a call.
     let zone = online(0, 1024, 1);
     let off = IrqOff::new();
     let held = zone.take(order(3), Mobility::Movable, 0, &off).unwrap();

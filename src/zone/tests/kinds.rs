@@ -107,9 +107,9 @@ fn a_small_zone_does_not_keep_kinds_apart() {
     zone.check().unwrap();
 }
 
+/// R12: only single frames of another kind are left, in as few lines as hold them.
 #[test]
 fn a_bulk_request_does_not_search_again_for_each_frame_where_nothing_was() {
-    // R12: only single frames of another kind are left, in as few lines as hold them.
     let zone = online(0, FRAMES, 1);
     let off = IrqOff::new();
     let frames = fill(zone, Mobility::Movable);
@@ -153,9 +153,9 @@ fn own_lines_in_another_shard_come_before_those_of_another_kind_at_home() {
     let _ = far.into_parts();
 }
 
+/// R16: a block of order 10 covers two pageblocks.
 #[test]
 fn a_highatomic_block_reserves_every_line_it_covers_and_all_come_back() {
-    // R16: a block of order 10 covers two pageblocks.
     let zone = online(0, 1 << 18, 1);
     let off = IrqOff::new();
     assert_eq!(zone.highatomic_cap(), 3072);
@@ -228,9 +228,9 @@ fn the_highatomic_reserve_stops_at_its_cap_and_small_zones_have_none() {
     let _ = block.into_parts();
 }
 
+/// R17: what is kept may be more than what is free.
 #[test]
 fn frames_kept_for_urgent_requests_do_not_count_for_others() {
-    // R17: what is kept may be more than what is free.
     let zone = online(0, 1 << 18, 1);
     let off = IrqOff::new();
     let block = zone.take(order(9), Mobility::Unmovable, 0, &off).unwrap();

@@ -87,9 +87,9 @@ fn levels_out_of_order_or_above_the_zone_are_refused_and_change_nothing() {
     assert_eq!(zone.levels(), all);
 }
 
+/// R18: less than four pageblocks, or no watermarks yet.
 #[test]
 fn a_boost_stays_within_its_cap_and_leaves_small_zones_alone() {
-    // R18: less than four pageblocks, or no watermarks yet.
     let small = online(0, 4 * 512 - 1, 1);
     small
         .set_levels(Levels {

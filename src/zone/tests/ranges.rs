@@ -16,9 +16,9 @@ use crate::zone::{
     Block, Fault, IsolateError, MarkError, Mobility, OfflineError, Purpose, WasBad, Zone,
 };
 
+/// R13: half of an order-10 block is isolated while both halves are in use, and both are freed.
 #[test]
 fn isolated_frames_never_join_their_neighbours_until_they_are_released() {
-    // R13: half of an order-10 block is isolated while both halves are in use, and both are freed.
     let zone = online(0, 1024, 1);
     let off = IrqOff::new();
     let block = zone.take(order(10), Mobility::Movable, 0, &off).unwrap();
@@ -255,9 +255,9 @@ fn a_bad_frame_is_never_given_again_wherever_it_was_found() {
     zone.check().unwrap();
 }
 
+/// R11: not only the head of a block is looked at.
 #[test]
 fn a_bad_frame_inside_a_small_block_is_dropped_alone_when_the_block_comes_back() {
-    // R11: not only the head of a block is looked at.
     let zone = online(0, 1024, 1);
     let off = IrqOff::new();
     let mut out = [0; 4];
