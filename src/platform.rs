@@ -80,6 +80,14 @@ pub unsafe trait Platform: Sized + 'static {
         None
     }
 
+    /// Whether this CPU runs something that no mask keeps out: a non-maskable interrupt, a machine check. Debug builds ask wherever
+    /// interrupts are about to be masked, and panic there: whatever masks them may take a lock that the code below holds. What an
+    /// NMI may call takes none: [`Mm::try_get`](crate::Mm::try_get) and what a reference says of its folio,
+    /// [`PageAllocator::managed_frames`](crate::PageAllocator::managed_frames).
+    fn in_nmi() -> bool {
+        false
+    }
+
     /// A hint in spin loops.
     fn relax() {
         core::hint::spin_loop();
@@ -150,9 +158,16 @@ impl<P: Platform> IrqOff<P> {
     }
 
     /// Masks interrupts and keeps the thread on its CPU. For a local variable, which goes before those that were there first.
+    ///
+    /// # Panics
+    /// In debug builds, in a non-maskable interrupt.
     #[inline]
     #[must_use]
     pub(crate) fn new() -> Self {
+        debug_assert!(
+            !P::in_nmi(),
+            "called from a non-maskable interrupt: what it came upon may hold the lock"
+        );
         P::preempt_off();
         Self {
             state: P::irq_save(),

@@ -54,6 +54,8 @@ thread_local! {
     static MASKED: Cell<bool> = const { Cell::new(false) };
     static PREEMPT_OFF: Cell<u32> = const { Cell::new(0) };
     static LOCKS: Cell<u32> = const { Cell::new(0) };
+    static RANKS: [Cell<u32>; Rank::COUNT] = const { [const { Cell::new(0) }; Rank::COUNT] };
+    static NMI: Cell<bool> = const { Cell::new(false) };
     static TURNS: Cell<u32> = const { Cell::new(0) };
     static CPU: Cell<u32> = const { Cell::new(0) };
 }
@@ -71,6 +73,19 @@ pub fn masked() -> bool {
 /// Locks that this thread holds.
 pub fn locks_held() -> u32 {
     LOCKS.get()
+}
+
+/// Whether this thread holds a lock of this rank.
+pub fn holds(rank: Rank) -> bool {
+    RANKS.with(|ranks| ranks[rank as usize].get() > 0)
+}
+
+/// Does `work` as a non-maskable interrupt would.
+pub fn as_nmi<T>(work: impl FnOnce() -> T) -> T {
+    NMI.set(true);
+    let result = work();
+    NMI.set(false);
+    result
 }
 
 /// Lets `action` interrupt this thread at the unmasked point that `left` others precede.
@@ -218,14 +233,19 @@ unsafe impl Platform for Stepped {
         assert!(TURNS.get() < MOST_TURNS, "the thread waits for itself");
         point();
     }
-    fn lock_acquired(_rank: Rank) {
+    fn lock_acquired(rank: Rank) {
         assert!(masked(), "a lock is taken with interrupts masked");
         LOCKS.set(LOCKS.get() + 1);
+        RANKS.with(|ranks| ranks[rank as usize].set(ranks[rank as usize].get() + 1));
         point();
     }
-    fn lock_released(_rank: Rank) {
+    fn lock_released(rank: Rank) {
         point();
         LOCKS.set(LOCKS.get() - 1);
+        RANKS.with(|ranks| ranks[rank as usize].set(ranks[rank as usize].get() - 1));
+    }
+    fn in_nmi() -> bool {
+        NMI.get()
     }
 }
 
