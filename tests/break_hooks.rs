@@ -5,13 +5,14 @@ mod host;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use framekeeper::boot::{BootMap, Memory};
 use framekeeper::{
     Backing, Evict, Folio, Isolated, MemcgId, Mm, MmConfig, NodeId, Order, Pfn, PhysAddr, Refused,
     Request, Unmap, WriteOut,
 };
-use host::{Host, storage};
+use host::{Host, locks_held, storage};
 
 /// Which hook is running.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -195,4 +196,32 @@ fn every_number_names_a_thread_that_may_reclaim() {
         assert_eq!(mm.reclaim(4).freed, 4, "task {task}");
     }
     TASK.set(0);
+}
+
+/// misuse 44: whatever a hook does, and however long it takes, nobody waits for a lock of ours. (What visits a list_lru holds
+/// that list's lock, and its documentation says so.)
+#[test]
+fn no_hook_runs_under_a_lock() {
+    let mm = machine(600, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let pages = faults(mm, group, Backing::Anon, 60);
+    let stays = pages[3];
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let hooks = Rc::clone(&seen);
+    let script = move |hook, folio: &Isolated<'_, Host>| {
+        assert_eq!(locks_held(), 0);
+        hooks.borrow_mut().push(hook);
+        if hook == Hook::WriteOut && folio.pfn() == stays {
+            let _used: Pfn = folio.reference().into_raw(); // somebody uses it after all
+        }
+    };
+    let freed = with_hooks(script, || mm.shrink_memcg(group, 60).unwrap().freed);
+    assert_eq!(freed.unwrap(), 59);
+    for hook in [Hook::Referenced, Hook::Unmap, Hook::WriteOut, Hook::Remap] {
+        assert!(seen.borrow().contains(&hook), "{}", hook as u8);
+    }
+    // SAFETY: the number came from `into_raw` in the script.
+    #[allow(unsafe_code)]
+    drop(unsafe { mm.folio_from_raw(stays) });
+    mm.check().unwrap();
 }

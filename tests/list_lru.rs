@@ -228,7 +228,7 @@ fn each_verdict_does_what_it_says() {
     mm.check().unwrap();
 }
 
-/// misuse.md 45: callbacks that never make progress.
+/// misuse 45: callbacks that never make progress.
 #[test]
 fn a_walk_ends_by_its_budget_whatever_its_callbacks_answer() {
     let mm = machine();
@@ -444,7 +444,7 @@ fn a_callback_that_uses_a_list_is_refused_and_the_walk_goes_on() {
     mm.check().unwrap();
 }
 
-/// Issue 7, bad input: a callback that panics. misuse.md 43.
+/// Issue 7, bad input: a callback that panics. misuse 43.
 #[test]
 fn a_callback_that_panics_leaves_the_list_unlocked_and_every_count_exact() {
     let mm = machine();

@@ -12,7 +12,7 @@ use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::reclaim::Stop;
 use framekeeper::{
     Backing, ChargeError, Folio, LruError, MemcgId, Mm, MmConfig, MmInitError, Order, Pfn, Rank,
-    Refused, Request,
+    Reclaim, Refused, Request, ZoneKind,
 };
 use host::{Host, locks_taken, run_as};
 use kernel::{
@@ -395,5 +395,60 @@ fn a_batch_takes_each_lruvec_lock_once_however_its_folios_alternate() {
     folios.iter().for_each(Folio::activate);
     assert_eq!(locks_taken(Rank::LruVec) - before, 30);
     assert!(folios.iter().all(|folio| folio.is_active()));
+    mm.check().unwrap();
+}
+
+/// R31: what a kernel noted of a folio goes with the folio.
+#[test]
+fn a_frames_word_and_note_are_empty_whoever_gets_it_next() {
+    let mm = machine(300, 1, 2);
+    let first = folio(&mm, MemcgId::ROOT);
+    let pfn = first.pfn();
+    first.add_to_lru(Backing::File).unwrap();
+    first.set_word_bits(!0);
+    first.mlock();
+    drop(first);
+    mm.drain_lru();
+    let mut others = Vec::new();
+    let again = loop {
+        let next = folio(&mm, MemcgId::ROOT);
+        if next.pfn() == pfn {
+            break next;
+        }
+        others.push(next);
+    };
+    assert_eq!((again.word(), again.is_mlocked()), (0, false));
+    assert!(!again.is_active());
+    drop((again, others));
+    mm.check().unwrap();
+}
+
+/// B23: a request that only a low zone can serve, all of whose folios are active, while the inactive ones are in a higher zone.
+#[test]
+fn a_request_for_a_low_zone_gets_its_active_pages_before_it_is_out_of_memory() {
+    OOM_CALLS.set(0);
+    let mm = machine(8000, 1, 2);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    let low = Request::new(Order::ZERO).zone(ZoneKind::Dma);
+    let mut pages = Vec::new();
+    let mut fill = |request: Request, active| {
+        while let Ok(free) = mm.try_alloc(request.reclaim(Reclaim::None).ignore_watermarks()) {
+            let folio = free.try_charge_to(&mm, group).unwrap();
+            folio.add_to_lru(Backing::File).unwrap();
+            if active {
+                folio.activate();
+            }
+            pages.push(kernel::map(folio));
+        }
+    };
+    fill(low, true);
+    fill(Request::new(Order::ZERO), false);
+    mm.drain_lru();
+    for _ in 0..200 {
+        let got = mm.alloc(low).unwrap();
+        assert!(got.pfn().0 < 4096);
+        let _mapped = got.try_charge_to(&mm, group).unwrap().into_raw();
+    }
+    assert_eq!(OOM_CALLS.get(), 0);
     mm.check().unwrap();
 }

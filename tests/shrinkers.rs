@@ -313,7 +313,7 @@ fn a_shrinker_that_runs_keeps_its_place_until_it_returns() {
     );
 }
 
-/// misuse.md 42 and 44: a shrinker may allocate, take its time, and use lists; reclaim inside reclaim is refused.
+/// misuse 42 and 44: a shrinker may allocate, take its time, and use lists; reclaim inside reclaim is refused.
 #[test]
 fn a_shrinker_that_reclaims_is_refused_and_one_that_allocates_and_ends_groups_is_not() {
     struct Busy(&'static Mm<Host>);
@@ -346,7 +346,7 @@ fn a_shrinker_that_reclaims_is_refused_and_one_that_allocates_and_ends_groups_is
     mm.check().unwrap();
 }
 
-/// misuse.md 46.
+/// misuse 46, 64: counts and scans of 0, and of more than there is; what is reported saturates.
 #[test]
 fn shrinkers_that_lie_cost_a_bounded_number_of_scans_in_any_reclaim() {
     struct Liar(u64, Scan, AtomicU64);

@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// misuse.md 46.
+    /// misuse 46.
     #[test]
     fn a_shrinker_that_lies_is_called_a_bounded_number_of_times_and_nothing_overflows() {
         for freeable in [1, 127, 128, u64::MAX / 2, u64::MAX] {
