@@ -82,6 +82,25 @@ trait No {
 }
 impl<T> No for IsSend<T> {}
 impl<T> No for IsSync<T> {}
+struct IsClone<T>(T);
+impl<T: Clone> IsClone<T> {
+    const YES: bool = true;
+}
+impl<T> No for IsClone<T> {}
+
+/// misuse 53: metadata's storage, the memory that is promised, and an instance are moved into whoever gets them. There is nothing to
+/// initialise twice, and nothing that can be used before it is complete.
+#[test]
+fn what_belongs_to_one_instance_cannot_be_had_twice() {
+    const {
+        assert!(IsClone::<u32>::YES);
+        assert!(!IsClone::<Storage>::YES);
+        assert!(!IsClone::<Memory<'static, Moody>>::YES);
+        assert!(!IsClone::<framekeeper::boot::LateMemory>::YES);
+        assert!(!IsClone::<PageAllocator<Moody>>::YES);
+        assert!(!IsClone::<Mm<Moody>>::YES);
+    }
+}
 
 struct Data;
 impl Ranked for Data {

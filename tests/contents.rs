@@ -193,6 +193,30 @@ fn blocks_are_zero_on_alloc_or_since_they_were_freed() {
     }
 }
 
+/// misuse 52: the crate keeps nothing of its own in free memory.
+#[test]
+fn writing_over_all_free_memory_reaches_no_state_of_the_allocator() {
+    let allocator = arena(12, Contents::Keep).unwrap();
+    let all = || -> Vec<_> {
+        let request = Request::new(Order::ZERO).ignore_watermarks();
+        std::iter::from_fn(|| allocator.try_alloc(request).ok()).collect()
+    };
+    let addresses: Vec<_> = all().iter().map(|pages| pages.addr()).collect();
+    for (i, at) in addresses.iter().enumerate() {
+        for offset in 0..4096 {
+            stray_write(PhysAddr(at.0 + offset), (i as u8) ^ 0xa5);
+        }
+    }
+    allocator.check().unwrap();
+    let mut again: Vec<_> = all().iter().map(|pages| pages.addr()).collect();
+    let mut before = addresses;
+    before.sort_unstable();
+    again.sort_unstable();
+    assert_eq!(again, before);
+    allocator.drain_all();
+    allocator.check().unwrap();
+}
+
 /// misuse 26: into a frame on a pageset, in a shard, inside a bigger free block
 #[test]
 fn a_write_to_a_free_frame_is_reported_and_its_block_never_given_again() {

@@ -53,6 +53,7 @@ mod counted {
         }
     }
 
+    /// misuse 64: a clock that runs back, too.
     #[test]
     fn a_counted_lock_knows_its_rank_and_how_long_it_was_waited_for_and_held() {
         let lock = CountedLock::<Busy, Clocked>::of_rank(Rank::Shard);
@@ -82,6 +83,17 @@ mod counted {
         assert_eq!(counts.hold, times(2, 60, 10, 50));
         assert_eq!(counts.hold.mean(), 30);
         assert_eq!(TABLE.of(Rank::LruVec).acquired, 0);
+        // misuse 64: the clock runs back while the lock is held.
+        CLOCK.set(1000);
+        lock.lock();
+        CLOCK.set(5);
+        // SAFETY: taken above.
+        #[allow(unsafe_code)]
+        unsafe {
+            lock.unlock();
+        }
+        let counts = TABLE.of(Rank::Shard);
+        assert_eq!(counts.hold, times(3, 60, 0, 50));
         TABLE.reset();
         assert_eq!(TABLE.of(Rank::Shard).hold, Times::default());
     }
