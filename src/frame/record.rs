@@ -161,10 +161,10 @@ impl State {
         Order::new((self.0 >> ORDER_SHIFT) as u8).unwrap_or(Order::ZERO)
     }
 
-    /// Base frames.
+    /// Base frames. None of an order that does not exist, which only a damaged record has: no walk goes over frames that it never had.
     #[inline]
     pub(crate) fn frames(self) -> u64 {
-        1 << (self.0 >> ORDER_SHIFT)
+        1 << (self.0 >> ORDER_SHIFT) & (2 * Order::MAX.frames() - 1)
     }
 
     /// The zone its frames are in.
