@@ -11,10 +11,13 @@
 //! Owns: the command line. Invariants: a bad file or option is an error that says what is wrong; nothing panics.
 //! Lock ranks: none. Used by: people who port, and CI.
 
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::{env, fmt, fs};
 
+use clap::Parser;
 use framekeeper::{CpuId, NodeId};
 
 #[path = "common/capture.rs"]
@@ -39,81 +42,63 @@ use describe::{Columns, describe};
 use host::Host;
 use machine::Machine;
 
-/// What to do with which file.
+/// The zones that a machine's memory makes, or how they compare with what Linux made of it.
+///
+/// Exits with 0, with 1 if a value differs or the file is wrong, and with 2 if the options are.
+#[derive(Parser)]
+#[command(name = "zoneinfo")]
 struct Options {
-    file: String,
-    action: Action,
-}
+    /// A firmware list, a kernel log, `/proc/iomem`, a device tree, or a capture
+    file: PathBuf,
 
-enum Action {
-    /// Print its zones, with another number of CPUs if one is given.
-    Print { cpus: Option<u32>, columns: Columns },
-    /// Compare it with Linux.
-    Check,
-}
+    /// CPUs of the machine [default: as many as the file says]
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
 
-const USAGE: &str = "usage: zoneinfo [--cpus N] [--early] FILE | zoneinfo --check CAPTURE";
+    /// Each value twice: before deferred initialisation ends, and after
+    #[arg(long)]
+    early: bool,
+
+    /// Compare with what the capture says that Linux computed
+    #[arg(long, conflicts_with_all = ["cpus", "early"])]
+    check: bool,
+}
 
 fn main() -> ExitCode {
-    let run = Options::parse(env::args().skip(1)).and_then(|options| options.run());
-    run.unwrap_or_else(|error| {
-        eprintln!("{error}");
+    let options = Options::parse();
+    let printed = options.run().and_then(|(text, code)| {
+        match io::stdout().write_all(text.as_bytes()) {
+            // Whoever read it has seen enough.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.to_string()),
+            _ => Ok(code),
+        }
+    });
+    printed.unwrap_or_else(|error| {
+        eprintln!("{}: {error}", options.file.display());
         ExitCode::FAILURE
     })
 }
 
 impl Options {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut file = None;
-        let mut cpus = None;
-        let mut check = false;
-        let mut columns = Columns::After;
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--cpus" => {
-                    let count = arguments.next().and_then(|text| text.parse().ok());
-                    cpus = Some(count.ok_or("--cpus needs a number")?);
-                }
-                "--check" => check = true,
-                "--early" => columns = Columns::EarlyAndAfter,
-                option if option.starts_with('-') => return Err(format!("{option}?\n{USAGE}")),
-                _ if file.is_some() => return Err(format!("more than one file\n{USAGE}")),
-                _ => file = Some(argument),
-            }
+    /// What to print, and how it ends.
+    fn run(&self) -> Result<(String, ExitCode), String> {
+        let bytes = fs::read(&self.file).map_err(|error| error.to_string())?;
+        if self.check {
+            let text = std::str::from_utf8(&bytes).map_err(|error| error.to_string())?;
+            let capture = Capture::parse(text).map_err(|error| error.to_string())?;
+            let result = check::compare(&capture).map_err(|error| error.to_string())?;
+            let equal = result.differences.is_empty();
+            return Ok((format!("{result}\n"), ExitCode::from(u8::from(!equal))));
         }
-        let action = match (check, cpus, columns) {
-            (false, ..) => Action::Print { cpus, columns },
-            (true, None, Columns::After) => Action::Check,
-            (true, ..) => return Err(format!("--check stands alone\n{USAGE}")),
+        let mut machine = Machine::read(&bytes).map_err(|error| error.to_string())?;
+        if let Some(cpus) = self.cpus {
+            machine.set_cpus(cpus);
+        }
+        let columns = match self.early {
+            true => Columns::EarlyAndAfter,
+            false => Columns::After,
         };
-        let file = file.ok_or(USAGE)?;
-        Ok(Self { file, action })
-    }
-
-    fn run(&self) -> Result<ExitCode, String> {
-        let name = &self.file;
-        let wrong = |error: &dyn fmt::Display| format!("{name}: {error}");
-        let bytes = fs::read(name).map_err(|error| wrong(&error))?;
-        match self.action {
-            Action::Print { cpus, columns } => {
-                let mut machine = Machine::read(&bytes).map_err(|error| wrong(&error))?;
-                if let Some(cpus) = cpus {
-                    machine.set_cpus(cpus);
-                }
-                print(&machine, columns)?;
-                Ok(ExitCode::SUCCESS)
-            }
-            Action::Check => {
-                let text = std::str::from_utf8(&bytes).map_err(|error| wrong(&error))?;
-                let capture = Capture::parse(text).map_err(|error| wrong(&error))?;
-                let result = check::compare(&capture).map_err(|error| wrong(&error))?;
-                println!("{result}");
-                Ok(match result.differences.len() {
-                    0 => ExitCode::SUCCESS,
-                    _ => ExitCode::FAILURE,
-                })
-            }
-        }
+        Ok((describe_all(&machine, columns)?, ExitCode::SUCCESS))
     }
 }
 
@@ -127,12 +112,10 @@ fn node_of(cpu: CpuId) -> NodeId {
         .unwrap_or_default()
 }
 
-fn print(machine: &Machine, columns: Columns) -> Result<(), String> {
+fn describe_all(machine: &Machine, columns: Columns) -> Result<String, String> {
     NODE_OF.get_or_init(|| (0..machine.cpus).map(|cpu| machine.node_of(cpu)).collect());
     let allocator = machine
         .allocator::<Host>(node_of, host::storage)
         .map_err(|error| error.to_string())?;
-    let text = describe(machine, &allocator, columns).map_err(|error| error.to_string())?;
-    print!("{text}");
-    Ok(())
+    describe(machine, &allocator, columns).map_err(|error| error.to_string())
 }

@@ -104,6 +104,20 @@ fn every_value_that_a_capture_determines_equals_linuxs() {
 }
 
 #[test]
+fn a_capture_without_a_firmware_list_is_a_machine_of_its_zones() {
+    let text = include_str!("data/linux-live/linux-6.18-24g-c2.txt");
+    let machine = Machine::read(text.as_bytes()).unwrap();
+    let shown = Capture::parse(text).unwrap();
+    let zones = machine.zones();
+    assert!(zones.len() >= 3);
+    for zone in zones.iter().filter(|zone| zone.present > 0) {
+        let name = zone.kind.to_string();
+        let linux = shown.zones.iter().find(|linux| linux.name == name).unwrap();
+        assert_eq!((zone.present, zone.free), (linux.present, linux.managed));
+    }
+}
+
+#[test]
 fn a_live_machines_pagesets_and_reserves_follow_from_what_it_shows() {
     let text = include_str!("data/linux-live/linux-6.18-24g-c2.txt");
     let capture = Capture::parse(text).unwrap();

@@ -77,7 +77,7 @@ impl Machine {
         }
         let text = std::str::from_utf8(file).map_err(|_| MachineError::Binary)?;
         let machine = if text.contains("==ZONEINFO==") {
-            Self::from_capture(&Capture::parse(text)?)?
+            Self::from_zones(&Capture::parse(text)?)?
         } else {
             Self {
                 map: MemoryMap::parse(text)?.boot_map()?,
@@ -96,6 +96,32 @@ impl Machine {
             cpus: capture.cpus.max(1),
             nodes: capture.nodes.clone(),
         })
+    }
+
+    /// As [`from_capture`](Self::from_capture); without a firmware list, memory is as much as each zone has, its holes behind it, and
+    /// what boot kept at its end.
+    fn from_zones(capture: &Capture) -> Result<Self, MachineError> {
+        let mut machine = Self::from_capture(capture)?;
+        if machine.map.usable().next().is_some() {
+            return Ok(machine);
+        }
+        let bytes = |frames: u64| frames.saturating_mul(1 << PAGE_SHIFT);
+        for zone in &capture.zones {
+            let Some(start) = zone.start_pfn.filter(|_| zone.present > 0) else {
+                continue;
+            };
+            let kept = zone.present.saturating_sub(zone.managed);
+            let end = bytes(start.saturating_add(zone.present));
+            machine.map.add(
+                NodeId(zone.node),
+                PhysAddr(bytes(start)),
+                bytes(zone.present),
+            )?;
+            machine
+                .map
+                .reserve(PhysAddr(end.saturating_sub(bytes(kept))), bytes(kept))?;
+        }
+        Ok(machine)
     }
 
     fn from_tree(blob: &[u8]) -> Result<Self, MachineError> {
