@@ -86,7 +86,7 @@ pub use memcg::{CreateError, MemcgId, OomScope, OomSetting, PageState, RemoveErr
 pub use mm::{
     BatchesOff, ByteCharge, ChargeError, Folio, FolioView, Isolated, LruError, LruStat, Mm,
     MmConfig, MmInitError, NoSuchGroup, ShadowIndex, ShadowNodes, Split, SplitError, SplitIsolated,
-    StateChange, TakenOut,
+    StateChange, TakenOut, Task,
 };
 pub use node::{CpuError, StartCpus};
 pub use platform::{Barrier, CpuIds, IrqOff, Platform, RawLock};

@@ -25,6 +25,8 @@ pub enum Rank {
     Shrinkers,
     /// A CPU's stock of pre-charged frames.
     MemcgStock,
+    /// What a group's tasks lost for want of memory.
+    Pressure,
     /// The cursor of deferred initialisation.
     Deferred,
     /// A CPU's batches of pending LRU moves.
@@ -50,6 +52,7 @@ impl Rank {
         Self::ListLruSet,
         Self::Shrinkers,
         Self::MemcgStock,
+        Self::Pressure,
         Self::Deferred,
         Self::LruBatch,
         Self::LruVec,
@@ -67,6 +70,7 @@ impl Rank {
             Self::ListLruSet => "ListLruSet",
             Self::Shrinkers => "Shrinkers",
             Self::MemcgStock => "MemcgStock",
+            Self::Pressure => "Pressure",
             Self::Deferred => "Deferred",
             Self::LruBatch => "LruBatch",
             Self::LruVec => "LruVec",

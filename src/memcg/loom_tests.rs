@@ -12,7 +12,8 @@ extern crate std;
 use std::boxed::Box;
 
 use super::{
-    Force, GroupMemory, MemcgId, MemcgLimits, Memcgs, OwnerIndex, PageState, ROOT, Refusal,
+    Activity, Force, GroupMemory, MemcgId, MemcgLimits, Memcgs, OwnerIndex, PageState, ROOT,
+    Refusal,
 };
 use crate::addr::NodeId;
 use crate::loom_host::{LoomHost, LoomLock, model_platform, run_as};
@@ -69,6 +70,20 @@ model_platform!(
     LEFT_OUT: &'static str = "states: a flush of the living only"
 );
 
+model_platform!(
+    /// Has a clock, so that tasks are counted.
+    Clocked,
+    LoomLock;
+    now 1
+);
+model_platform!(
+    /// Counts a task in a group that was seen alive, and may be another by now.
+    CountsUnpinned,
+    LoomLock,
+    LEFT_OUT: &'static str = "pressure: the pin";
+    now 1
+);
+
 /// Which of the two grace periods of a group's end run.
 #[derive(Clone, Copy, PartialEq)]
 enum Waits {
@@ -91,7 +106,7 @@ impl<P: Platform> Scene<P> {
         let limits = MemcgLimits {
             groups: 3,
             depth: 2,
-            owners: 3,
+            owners: 4,
             memory: GroupMemory::Carved,
         };
         let memcgs: Memcgs<P> = carved(|bump| {
@@ -422,4 +437,38 @@ fn a_flush_that_is_pinned_after_the_look_adds_to_a_group_that_is_gone() {
 #[should_panic(expected = "counts are left behind")]
 fn a_flush_of_a_group_that_is_ending_adds_to_it_after_its_counts_were_given_away() {
     flush_races_with_the_end::<FlushOfTheDying>();
+}
+
+/// One thread has a task counted for a moment, while another ends the group and makes a new one in its place.
+fn task_races_with_the_end<P: Platform>() {
+    loom::model(|| {
+        let scene = Scene::<P>::new();
+        let thread = loom::thread::spawn(move || {
+            run_as(1);
+            let counted = scene.memcgs.begin_activity(scene.child, Activity::Stalled);
+            if let Some(owner) = counted {
+                scene.memcgs.end_activity(owner, Activity::Stalled);
+            }
+        });
+        scene.remove(Waits::Both);
+        let new = scene.memcgs.create(scene.parent, &IrqOff::new(), |_| ());
+        thread.join().unwrap();
+        assert_eq!(new.unwrap().slot, scene.child.slot);
+        for slot in [ROOT, scene.parent.slot, scene.child.slot] {
+            let stalled = scene.memcgs.stalled(slot);
+            assert_eq!(stalled, 0, "a task is left in group {slot}");
+        }
+        assert_eq!(scene.memcgs.owners().in_use().count(), 3, "slots are left");
+    });
+}
+
+#[test]
+fn a_task_counted_while_its_group_ends_is_counted_out_again_wherever_it_was() {
+    task_races_with_the_end::<Clocked>();
+}
+
+#[test]
+#[should_panic(expected = "left in group")]
+fn a_task_counted_without_a_pin_stays_in_the_group_that_took_the_place() {
+    task_races_with_the_end::<CountsUnpinned>();
 }

@@ -1,10 +1,11 @@
 //! Groups that frames are charged to.
 //!
 //! Owns: [`Memcgs`]: the tree of groups (tree.rs), their counters and limits (counter.rs, charge.rs), the frames that CPUs
-//! keep in stock (stock.rs), bytes of objects that share frames (bytes.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs).
+//! keep in stock (stock.rs), bytes of objects that share frames (bytes.rs), the owner slots that frames name (owner.rs), and counts by state (stats.rs, states.rs),
+//! and time lost for want of memory (pressure.rs).
 //! Invariants: a group's counter is the number of frames charged to it or to a group below it, and of those in stock for
 //! them, at rest exactly. The root is not counted: its usage is the machine's. A frame is charged through exactly one owner slot.
-//! Lock ranks: `MemcgTree`, `MemcgStock`. Charges wait for no lock unless a limit is met: they pin the epoch, so that a group's
+//! Lock ranks: `MemcgTree`, `MemcgStock`, `Pressure`. Charges wait for no lock unless a limit is met: they pin the epoch, so that a group's
 //! end waits for them.
 //! Used by: lru (which lruvec a frame belongs to), mm (charge and uncharge), reclaim (walks).
 
@@ -20,6 +21,7 @@ mod loom_tests;
 mod moving;
 mod oom;
 mod owner;
+mod pressure;
 mod protection;
 mod room;
 mod states;
@@ -42,6 +44,8 @@ pub(crate) use iter::Walk;
 pub(crate) use oom::SPARED;
 pub use oom::{OomScope, OomSetting};
 pub(crate) use owner::{LruVecIndex, OwnerIndex, Owners, Standing};
+pub(crate) use pressure::Activity;
+pub use pressure::{Lost, Pressure};
 pub use protection::{Claim, Shield, Unclaimed, effective, high_delay_ms};
 pub use room::GroupMemory;
 pub use stats::PageState;
@@ -99,6 +103,8 @@ pub(crate) struct Memcgs<P: Platform> {
     moving: &'static [AtomicU32],
     stocks: PerCpu<Lock<Stock, P>>,
     stats: Stats<P>,
+    /// By group; none without a clock.
+    stalls: &'static [Lock<pressure::Stalls, P>],
     /// Groups whose limit was set below their usage and has not been met since: meanwhile nothing goes into a stock.
     squeezed: AtomicU32,
     /// Pinned by charges, uncharges and changes of state; waited for by removal and moves.
@@ -154,6 +160,7 @@ impl<P: Platform> Memcgs<P> {
             moving: bump.slots(lruvecs as usize, |_| AtomicU32::new(0))?,
             stocks: bump.per_cpu(cpus, || Lock::new(Stock::default()))?,
             stats: Stats::build(bump, carved, lruvecs, cpus)?,
+            stalls: pressure::build(bump, limits.groups)?,
             squeezed: AtomicU32::new(0),
             epoch: Epoch::new(bump.per_cpu(cpus, Default::default)?),
         };

@@ -43,13 +43,16 @@ pub(super) const MOST_OWNERS: u32 = FORWARD - 1;
 struct Slot {
     /// What this slot stands for.
     target: AtomicU32,
-    /// 1 for a living group, 1 for each frame of a dead one, 1 for each listed object, 1 for each slot that forwards here;
+    /// 1 for a living group, 1 for each frame of a dead one, 1 for each listed object, for each task that is counted, and for each
+    /// slot that forwards here;
     /// `UNSETTLED` more from the end of a group until its frames are counted in.
     references: AtomicU64,
     /// Frames charged here that are given out in bytes; see bytes.rs.
     byte_frames: AtomicU64,
     /// Bytes of these that CPUs left: fewer than a frame, and none while the slot is free.
     parked: AtomicU32,
+    /// Of `references`, tasks that are counted in the group.
+    visits: AtomicU32,
 }
 
 /// All owner slots of one instance.
@@ -69,6 +72,7 @@ impl Owners {
             references: AtomicU64::new(0),
             byte_frames: AtomicU64::new(0),
             parked: AtomicU32::new(0),
+            visits: AtomicU32::new(0),
         };
         Ok(Self {
             slots: bump.slots(count as usize, slot)?,
@@ -262,6 +266,28 @@ impl Owners {
     pub(super) fn free(&self) -> u32 {
         self.count()
             .saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    /// A task that is counted in the owner's group names it from now on.
+    pub(super) fn visit(&self, owner: OwnerIndex) {
+        if let Some(slot) = self.slots.get(owner as usize) {
+            slot.visits.fetch_add(1, Ordering::Relaxed);
+        }
+        self.charge(owner, 1);
+    }
+
+    /// It does so no more.
+    pub(super) fn leave(&self, owner: OwnerIndex) {
+        if let Some(slot) = self.slots.get(owner as usize) {
+            slot.visits.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.put(owner, 1);
+    }
+
+    /// Tasks that name `owner`, for `check()`.
+    pub(crate) fn visits(&self, owner: OwnerIndex) -> u64 {
+        let slot = self.slots.get(owner as usize);
+        slot.map_or(0, |slot| slot.visits.load(Ordering::Relaxed).into())
     }
 
     /// All slots.

@@ -215,6 +215,7 @@ impl<P: Platform> Memcgs<P> {
         tree.used += 1;
         group.counter.reset();
         group.events.reset();
+        self.reset_pressure(slot, off);
         group.oom.set(super::OomSetting::default());
         group.depth.store(depth, Ordering::Relaxed);
         group.parent.store(parent.slot, Ordering::Relaxed);

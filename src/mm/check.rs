@@ -93,7 +93,7 @@ pub enum MmFault {
     Owner {
         /// The slot.
         owner: u32,
-        /// By the records, listed objects, groups and forwarding slots.
+        /// By the records, listed objects, tasks, groups and forwarding slots.
         counted: u64,
         /// By the slot.
         stated: u64,
@@ -277,7 +277,11 @@ impl<P: Platform> Mm<P> {
                 .filter(|&lruvec| self.memcgs.current_at(lruvec) == Some(owner))
                 .count() as u64;
             let (counted, stated) = (
-                frames + self.lists().owned_by(owner) + forwards + living,
+                frames
+                    + self.lists().owned_by(owner)
+                    + self.memcgs.owners().visits(owner)
+                    + forwards
+                    + living,
                 self.memcgs.references(owner),
             );
             if counted != stated {

@@ -166,7 +166,7 @@ impl<P: Evict> Mm<P> {
         bytes: u32,
     ) -> Result<ByteCharge<'_, P>, ChargeError> {
         let frames = u64::from(bytes).div_ceil(1 << P::PAGE_SHIFT);
-        self.charge_reclaiming(frames, || {
+        self.charge_reclaiming(memcg, frames, || {
             self.charge_bytes_or_full(memcg, node, bytes, Force::Within)
         })
         .map_err(|refusal| self.charge_error(memcg, refusal))
@@ -175,9 +175,11 @@ impl<P: Evict> Mm<P> {
     /// Attempts a charge of `frames`, reclaiming between attempts from the group that is full.
     fn charge_reclaiming<T>(
         &self,
+        memcg: MemcgId,
         frames: u64,
         mut attempt: impl FnMut() -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
+        let mut stall = None;
         for round in 0..=ROUNDS {
             let refusal = match attempt() {
                 Ok(charged) => return Ok(charged),
@@ -195,6 +197,7 @@ impl<P: Evict> Mm<P> {
             let Some(full) = self.memcgs().id_of(full) else {
                 continue; // it ends, and with it its limit
             };
+            stall.get_or_insert_with(|| self.task_stalls(memcg));
             let cluster = self.memcgs().max(full).unwrap_or(0) >> SHARE_SHIFT;
             let target = cluster.min(CLUSTER).max(frames);
             let reclaimed = self.reclaim_subtree(full, target, ANY_ZONE);
@@ -229,7 +232,7 @@ impl<'m, P: Evict> Pages<'m, P> {
     ) -> Result<Folio<'m, P>, Refused<ChargeError, Self>> {
         let frames = self.order().frames();
         let mut pages = Some(self);
-        let charged = mm.charge_reclaiming(frames, || {
+        let charged = mm.charge_reclaiming(memcg, frames, || {
             let attempted = pages.take().expect("each refusal gives them back");
             attempted
                 .charge_or_full(mm, memcg, Force::Within)

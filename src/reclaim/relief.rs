@@ -15,6 +15,7 @@ impl<P: Evict> Relief for Mm<P> {
     }
 
     fn reclaim(&self, need: &Need, frames: u64) -> Progress {
+        let _stall = self.task_stalls(MemcgId::ROOT);
         let reclaimed = self.reclaim_subtree(MemcgId::ROOT, frames, need.highest);
         if let Some(reason) = reclaimed.throttle {
             P::throttle(reason);

@@ -398,8 +398,8 @@ mod tests {
     fn the_order_of_every_two_ranks_is_checked() {
         use Rank::*;
         let ranks = [
-            Hotplug, MemcgTree, ListLruSet, Shrinkers, MemcgStock, Deferred, LruBatch, LruVec,
-            ListLru, Pageset, Shard,
+            Hotplug, MemcgTree, ListLruSet, Shrinkers, MemcgStock, Pressure, Deferred, LruBatch,
+            LruVec, ListLru, Pageset, Shard,
         ];
         assert_eq!(ranks.len(), Rank::COUNT);
         let off = IrqOff::<Host>::new();

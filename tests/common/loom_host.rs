@@ -37,9 +37,9 @@ pub fn per_cpu<T: Default + 'static>(cpus: u32) -> PerCpu<T> {
     PerCpu::new(values.leak())
 }
 
-/// Declares a platform: its name, what replaces the defaults of the trait, and its lock.
+/// Declares a platform: its name, what replaces the defaults of the trait, its lock, and a clock that stands still if it has one.
 macro_rules! model_platform {
-    ($(#[$doc:meta])* $name:ident, $lock:ty $(, $constant:ident: $type:ty = $value:expr)*) => {
+    ($(#[$doc:meta])* $name:ident, $lock:ty $(, $constant:ident: $type:ty = $value:expr)* $(; now $now:expr)?) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub enum $name {}
@@ -61,6 +61,9 @@ macro_rules! model_platform {
             fn direct_map(_addr: framekeeper::PhysAddr) -> *mut u8 {
                 core::ptr::null_mut()
             }
+            $(fn now() -> Option<u64> {
+                Some($now)
+            })?
             fn relax() {
                 loom::thread::yield_now();
             }
