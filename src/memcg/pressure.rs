@@ -249,7 +249,7 @@ mod tests {
             seen = stalls.read(second * SECOND).some.averages;
             if second == 2 {
                 // 2048ths: (100 * 2048 * (2048 - 1677) + 2047) / 2048 = 37100; and so on.
-                assert_eq!(seen, [18_11, 3_27, 0_68]);
+                assert_eq!(seen, [1811, 327, 68]);
             }
         }
         let exact = |over: f64| 100.0 * (1.0 - (-60.0 / over).exp());
