@@ -5,9 +5,11 @@
 //!
 //! - port.rs: what the library needs from a machine
 //! - kernel.rs: groups, page tables (table.rs), the page fault
-//! - evict.rs: how reclaim takes a page away; swap.rs: where it goes
+//! - background.rs: the thread that reclaims when it is woken; evict.rs: how reclaim takes a page away; swap.rs: where it goes
 //! - load.rs: what the groups do; page.rs: the pattern they write; report.rs: what came of it
 
+#[path = "pressure_parts/background.rs"]
+mod background;
 #[path = "pressure_parts/evict.rs"]
 mod evict;
 #[path = "pressure_parts/kernel.rs"]
@@ -87,24 +89,26 @@ fn tell(mut outcome: Outcome, json: Option<File>) -> bool {
 /// Boots a kernel, lets its groups write and read, and takes everything down again.
 fn run(options: &Options) -> Result<Outcome, Failure> {
     let kernel = Kernel::boot(options)?;
+    let limit = (!options.no_limits).then_some(options.limit);
+    let (expected, excess) = kernel.expected(options);
     let load = Load::new(kernel, options, progress_bar(2 * options.pages()));
     let mut faults = Vec::new();
 
     let start = Instant::now();
-    load.write()?;
+    kernel.with_background(options, || load.write())?;
     let writing = start.elapsed();
-    faults.extend(kernel.check(options.limit, "after writing"));
+    faults.extend(kernel.check(limit, "after writing"));
     let written: Vec<u64> = kernel.groups.iter().map(Group::evictions).collect();
 
     let start = Instant::now();
-    load.read()?;
+    kernel.with_background(options, || load.read())?;
     let reading = start.elapsed();
-    faults.extend(kernel.check(options.limit, "after reading"));
+    faults.extend(kernel.check(limit, "after reading"));
     load.bar.finish_and_clear();
 
     let managed = kernel.mm.allocator().managed_frames();
     faults.extend(kernel.shut_down().err().map(|error| error.to_string()));
-    faults.extend(kernel.check(options.limit, "at the end"));
+    faults.extend(kernel.check(limit, "at the end"));
     let slots = kernel.swap.used();
     if slots > 0 {
         faults.push(format!("{slots} swap slots are taken by no page"));
@@ -118,7 +122,9 @@ fn run(options: &Options) -> Result<Outcome, Failure> {
     });
     Ok(Outcome {
         groups: groups.collect(),
-        expected: options.expected(),
+        expected,
+        excess,
+        background: options.no_limits.then(|| kernel.freed_by_background()),
         leaked: managed.cast_signed() - kernel.mm.allocator().free_frames().cast_signed(),
         seconds: (writing + reading).as_secs_f64(),
         faults,

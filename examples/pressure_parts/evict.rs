@@ -1,6 +1,6 @@
 //! How this kernel takes part in reclaim: the hooks that look at a folio's mapping, remove it, and save its bytes.
 
-use framekeeper::{Evict, Isolated, MemcgId, Mm, Oom, Pfn, Unmap, WriteOut};
+use framekeeper::{Evict, Isolated, MemcgId, Mm, NodeId, Oom, Pfn, Unmap, WriteOut};
 
 use crate::kernel::{Group, Kernel, PageId};
 use crate::port::{self, Port};
@@ -47,6 +47,12 @@ impl Evict for Port {
             && entry.is_leaving(folio.pfn())
         {
             entry.set_present(folio.reference().into_raw());
+        }
+    }
+
+    fn wake_background(_node: NodeId) {
+        if let Some(kernel) = Kernel::running() {
+            kernel.wake_background();
         }
     }
 

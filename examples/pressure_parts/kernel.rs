@@ -5,14 +5,18 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use framekeeper::alloc::Need;
 use framekeeper::memcg::{CreateError, RemoveError};
 use framekeeper::mm::NoSuchGroup;
+use framekeeper::zone::{Level, Zone};
 use framekeeper::{
-    AllocError, Backing, ChargeError, Folio, MemcgId, Mm, MmConfig, MmInitError, Mobility, Order,
-    Refused, Request,
+    AllocError, Backing, ChargeError, Folio, MemcgId, Mm, MmConfig, MmInitError, Mobility, NodeId,
+    Order, Refused, Request, ZoneKind,
 };
 
+use crate::background::Background;
 use crate::evict;
+use crate::load::CLUSTER;
 use crate::options::Options;
 use crate::page::Page;
 use crate::port::{self, MemoryError, Port};
@@ -24,6 +28,9 @@ pub(crate) struct Kernel {
     pub(crate) mm: Mm<Port>,
     pub(crate) groups: Box<[Group]>,
     pub(crate) swap: Swap,
+    /// Frames for pages.
+    room: u64,
+    background: Background,
 }
 
 /// A group of processes that share one limit, with the pages of all of them.
@@ -95,20 +102,22 @@ impl Kernel {
             None => Swap::in_memory(slots),
         };
         let mut map = port::take_memory(options.memory).map_err(BootError::Memory)?;
-        // CPU 0 is the main thread.
-        let cpus = options.threads + 1;
+        // CPU 0 is the main thread, the last one the background's.
+        let cpus = options.threads + 2;
         let config = MmConfig::new(cpus, options.groups);
         let mm = Mm::new(port::claim(&mut map), &config)
             .map_err(|refused| BootError::Init(refused.into_error()))?;
         let free = mm.allocator().free_frames();
         let needed = options.resident() + SPARE_PER_CPU * u64::from(cpus) + free / 64;
-        if free < needed {
+        if free < needed && !options.no_limits {
             return Err(BootError::TooSmall { needed, free });
         }
         let group = |_| {
             let memcg = mm.create_memcg(MemcgId::ROOT).map_err(BootError::Group)?;
-            mm.set_memcg_max(memcg, options.limit.into())
-                .map_err(BootError::Limit)?;
+            if !options.no_limits {
+                mm.set_memcg_max(memcg, options.limit.into())
+                    .map_err(BootError::Limit)?;
+            }
             Ok(Group {
                 memcg,
                 table: (0..options.touch).map(|_| Entry::new()).collect(),
@@ -117,7 +126,75 @@ impl Kernel {
             })
         };
         let groups = (0..options.groups).map(group).collect::<Result<_, _>>()?;
-        Ok(KERNEL.get_or_init(|| Self { mm, groups, swap }))
+        let kernel = Self {
+            room: mm.allocator().free_frames(),
+            mm,
+            groups,
+            swap,
+            background: Background::default(),
+        };
+        Ok(KERNEL.get_or_init(|| kernel))
+    }
+
+    /// Evictions that cannot be helped while all pages are written, and how many more there may be.
+    pub(crate) fn expected(&self, options: &Options) -> (u64, u64) {
+        if !options.no_limits {
+            let expected = options.expected();
+            let groups = u64::from(options.groups);
+            return (
+                expected,
+                if expected == 0 {
+                    0
+                } else {
+                    u64::from(CLUSTER) * groups
+                },
+            );
+        }
+        let expected = options.pages().saturating_sub(self.room);
+        // The background leaves the high watermarks free, and CPUs have frames of their own.
+        let high = |zone: &Zone<Port>| zone.mark(Level::High);
+        let free: u64 = self.mm.allocator().zones().map(high).sum();
+        let cpus = u64::from(options.threads) + 2;
+        (expected, expected / 100 + free + SPARE_PER_CPU * cpus)
+    }
+
+    /// Does `work` with a thread beside it that reclaims when it is woken.
+    pub(crate) fn with_background<T>(&self, options: &Options, work: impl FnOnce() -> T) -> T {
+        self.background.start();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                port::run_as(options.threads + 1);
+                while self.background.sleep() {
+                    let need = Need {
+                        node: NodeId(0),
+                        highest: ZoneKind::Movable,
+                        order: Order::ZERO,
+                    };
+                    while self.mm.wants_background(&need) {
+                        let run = self.mm.balance_node(&need);
+                        self.background
+                            .freed
+                            .fetch_add(run.freed, Ordering::Relaxed);
+                        if run.freed == 0 {
+                            break;
+                        }
+                    }
+                }
+            });
+            let result = work();
+            self.background.end();
+            result
+        })
+    }
+
+    /// Wakes that thread.
+    pub(crate) fn wake_background(&self) {
+        self.background.wake();
+    }
+
+    /// Frames that it freed.
+    pub(crate) fn freed_by_background(&self) -> u64 {
+        self.background.freed.load(Ordering::Relaxed)
     }
 
     /// Lets a CPU use a page, wherever it is: the page stays in its frame until the access is dropped.
@@ -196,7 +273,7 @@ impl Kernel {
     }
 
     /// What is wrong while nothing runs.
-    pub(crate) fn check(&self, limit: u32, when: &str) -> Vec<String> {
+    pub(crate) fn check(&self, limit: Option<u32>, when: &str) -> Vec<String> {
         let mut faults = Vec::new();
         if let Err(fault) = self.mm.check() {
             faults.push(format!("{when}: {fault}"));
@@ -207,10 +284,10 @@ impl Kernel {
         }
         for group in &self.groups {
             let usage = self.mm.memcg_usage(group.memcg).unwrap_or(0); // it may have ended
-            if usage > limit.into() {
+            if limit.is_some_and(|limit| usage > limit.into()) {
                 let memcg = group.memcg;
                 faults.push(format!(
-                    "{when}: group {memcg} has {usage} frames, its limit is {limit}"
+                    "{when}: group {memcg} has {usage} frames, its limit is {limit:?}"
                 ));
             }
         }

@@ -16,7 +16,7 @@ const CHUNK: u32 = 64;
 /// Chunks of one group that follow each other, so that two threads write, and reclaim, in one group at once.
 const SIDE_BY_SIDE: u32 = 2;
 /// Frames that reclaim frees at a time.
-const CLUSTER: u32 = 32;
+pub(crate) const CLUSTER: u32 = 32;
 /// Pages of each group that are used again and again: they should become active, and stay.
 const HOT: u32 = 16;
 /// Reads after which a hot page is read.

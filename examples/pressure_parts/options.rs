@@ -22,6 +22,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FRAMES", default_value_t = 256, value_parser = at_least_1(1 << 28))]
     pub(crate) limit: u32,
 
+    /// No group has a limit: the machine's memory is what is short, and a background thread reclaims beside the faults
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) no_limits: bool,
+
     /// Pages that each group writes
     #[arg(long, value_name = "PAGES", default_value_t = 4096, value_parser = at_least_1(1 << 28))]
     pub(crate) touch: u32,
@@ -69,13 +73,17 @@ impl Options {
         u64::from(self.groups) * u64::from(self.touch.min(self.limit))
     }
 
-    /// Evictions that the limits force while all pages are written.
+    /// Evictions that the limits force while all pages are written. Without limits, see `Kernel::expected`.
     pub(crate) fn expected(&self) -> u64 {
         self.pages() - self.resident()
     }
 
     /// What one option's range cannot say.
     fn checked(self) -> Result<Self, clap::Error> {
+        if self.swap.is_some() && self.swap == self.json {
+            let message = "--swap and --json name the same file\n";
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
         if self.pages() <= MAX_PAGES {
             return Ok(self);
         }
@@ -155,6 +163,8 @@ pub(crate) mod tests {
             ),
             ("--swap", "--swap"),
             ("--evict", "--evict"),
+            ("--swap a --json a", "the same file"),
+            ("--no-limits --limit 3", "--limit"),
             ("64", "64"),
         ] {
             let error = parse(arguments).expect_err(arguments);

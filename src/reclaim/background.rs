@@ -13,7 +13,7 @@ use crate::alloc::Need;
 use crate::memcg::MemcgId;
 use crate::mm::Mm;
 use crate::sync::NoClaim;
-use crate::zone::Level;
+use crate::zone::{Level, Zone};
 
 /// Why a run of background reclaim ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,17 +176,21 @@ impl<P: Evict> Mm<P> {
         self.allocator().is_balanced(need.node, order, need.highest)
     }
 
-    /// Base frames that a round is to free.
+    /// Base frames that a round is to free: what the zones lack, and no more, since a page that was freed too early is read again.
     fn target(&self, node: NodeId, highest: ZoneKind) -> u64 {
         let zones = self.allocator().zones_up_to(node, highest);
+        let lacks = |zone: &Zone<P>| {
+            zone.mark(Level::High)
+                .saturating_sub(zone.free_frames_exact())
+        };
         zones
-            .map(|zone| zone.mark(Level::High).max(LEAST))
+            .map(|zone| lacks(zone).max(LEAST))
             .sum::<u64>()
             .max(LEAST)
     }
 
     fn free_of(&self, node: NodeId) -> u64 {
         let zones = self.allocator().zones_up_to(node, ZoneKind::Movable);
-        zones.map(crate::zone::Zone::free_frames_exact).sum()
+        zones.map(Zone::free_frames_exact).sum()
     }
 }
