@@ -6,7 +6,7 @@
 //! - port.rs: what the library needs from a machine
 //! - kernel.rs: groups, page tables (table.rs), the page fault
 //! - background.rs: the thread that reclaims when it is woken; evict.rs: how reclaim takes a page away; swap.rs: where it goes
-//! - load.rs: what the groups do; page.rs: the pattern they write; report.rs: what came of it
+//! - live.rs: what is seen meanwhile; load.rs: what the groups do; page.rs: the pattern they write; report.rs: what came of it
 
 #[path = "pressure_parts/background.rs"]
 mod background;
@@ -14,6 +14,8 @@ mod background;
 mod evict;
 #[path = "pressure_parts/kernel.rs"]
 mod kernel;
+#[path = "pressure_parts/live.rs"]
+mod live;
 #[path = "pressure_parts/load.rs"]
 mod load;
 #[path = "pressure_parts/options.rs"]
@@ -89,26 +91,38 @@ fn tell(mut outcome: Outcome, json: Option<File>) -> bool {
 /// Boots a kernel, lets its groups write and read, and takes everything down again.
 fn run(options: &Options) -> Result<Outcome, Failure> {
     let kernel = Kernel::boot(options)?;
-    let limit = (!options.no_limits).then_some(options.limit);
     let (expected, excess) = kernel.expected(options);
-    let load = Load::new(kernel, options, progress_bar(2 * options.pages()));
+    let bar = match options.live {
+        true => {
+            ProgressBar::with_draw_target(Some(2 * options.pages()), ProgressDrawTarget::hidden())
+        }
+        false => progress_bar(2 * options.pages()),
+    };
+    let load = Load::new(kernel, options, bar);
     let mut faults = Vec::new();
 
+    let began = Instant::now();
+    let shown = |work: &mut dyn FnMut() -> Result<(), FaultError>| match options.live {
+        true => live::watch(kernel, &load.bar, began, || {
+            kernel.with_background(options, work)
+        }),
+        false => kernel.with_background(options, work),
+    };
     let start = Instant::now();
-    kernel.with_background(options, || load.write())?;
+    shown(&mut || load.write())?;
     let writing = start.elapsed();
-    faults.extend(kernel.check(limit, "after writing"));
+    faults.extend(kernel.check("after writing"));
     let written: Vec<u64> = kernel.groups.iter().map(Group::evictions).collect();
 
     let start = Instant::now();
-    kernel.with_background(options, || load.read())?;
+    shown(&mut || load.read())?;
     let reading = start.elapsed();
-    faults.extend(kernel.check(limit, "after reading"));
+    faults.extend(kernel.check("after reading"));
     load.bar.finish_and_clear();
 
     let managed = kernel.mm.allocator().managed_frames();
     faults.extend(kernel.shut_down().err().map(|error| error.to_string()));
-    faults.extend(kernel.check(limit, "at the end"));
+    faults.extend(kernel.check("at the end"));
     let slots = kernel.swap.used();
     if slots > 0 {
         faults.push(format!("{slots} swap slots are taken by no page"));

@@ -28,6 +28,8 @@ pub(crate) struct Kernel {
     pub(crate) mm: Mm<Port>,
     pub(crate) groups: Box<[Group]>,
     pub(crate) swap: Swap,
+    /// Frames that a group may have.
+    pub(crate) limit: Option<u32>,
     /// Frames for pages.
     room: u64,
     background: Background,
@@ -127,6 +129,7 @@ impl Kernel {
         };
         let groups = (0..options.groups).map(group).collect::<Result<_, _>>()?;
         let kernel = Self {
+            limit: (!options.no_limits).then_some(options.limit),
             room: mm.allocator().free_frames(),
             mm,
             groups,
@@ -273,7 +276,7 @@ impl Kernel {
     }
 
     /// What is wrong while nothing runs.
-    pub(crate) fn check(&self, limit: Option<u32>, when: &str) -> Vec<String> {
+    pub(crate) fn check(&self, when: &str) -> Vec<String> {
         let mut faults = Vec::new();
         if let Err(fault) = self.mm.check() {
             faults.push(format!("{when}: {fault}"));
@@ -284,10 +287,11 @@ impl Kernel {
         }
         for group in &self.groups {
             let usage = self.mm.memcg_usage(group.memcg).unwrap_or(0); // it may have ended
-            if limit.is_some_and(|limit| usage > limit.into()) {
+            if self.limit.is_some_and(|limit| usage > limit.into()) {
                 let memcg = group.memcg;
                 faults.push(format!(
-                    "{when}: group {memcg} has {usage} frames, its limit is {limit:?}"
+                    "{when}: group {memcg} has {usage} frames, its limit is {:?}",
+                    self.limit
                 ));
             }
         }

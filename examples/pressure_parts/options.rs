@@ -46,6 +46,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MIB", default_value_t = 320, value_parser = at_least_1(1 << 20))]
     pub(crate) memory: u32,
 
+    /// Show zones, pagesets, groups, lists and locks while it runs: a picture on a terminal, else a line each second
+    #[arg(long)]
+    pub(crate) live: bool,
+
     /// File for the result as a JSON object: evictions, expected, corrupt, leaked, seconds
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use framekeeper::boot::{BootMap, MapError, Memory};
-use framekeeper::{CpuId, CpuIds, NodeId, Pfn, PhysAddr, Platform};
+use framekeeper::{CpuId, CpuIds, NodeId, Pfn, PhysAddr, Platform, Rank};
 
 use crate::page::{PAGE_SHIFT, Page};
 
@@ -18,6 +19,16 @@ const MEMORY_START: PhysAddr = PhysAddr(1 << 20);
 
 /// The memory, frame by frame.
 static MEMORY: OnceLock<Box<[Page]>> = OnceLock::new();
+
+/// CPUs at most: 256 of `--threads`, the main thread and the background.
+pub(crate) const MOST_CPUS: usize = 258;
+
+/// One CPU's locks taken, by rank; changed by that CPU alone.
+#[repr(align(128))]
+struct Taken([AtomicU64; Rank::COUNT]);
+
+static TAKEN: [Taken; MOST_CPUS] =
+    [const { Taken([const { AtomicU64::new(0) }; Rank::COUNT]) }; MOST_CPUS];
 
 thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
@@ -37,6 +48,12 @@ pub(crate) enum MemoryError {
 /// Makes the calling thread act as `cpu` from now on. No two threads may act as one.
 pub(crate) fn run_as(cpu: u32) {
     CPU.set(cpu);
+}
+
+/// Locks of a rank that all CPUs took so far.
+pub(crate) fn locks_taken(rank: Rank) -> u64 {
+    let of_cpu = |taken: &Taken| taken.0[rank as usize].load(Ordering::Relaxed);
+    TAKEN.iter().map(of_cpu).sum()
 }
 
 /// The contents of a frame.
@@ -103,6 +120,13 @@ unsafe impl Platform for Port {
 
     fn relax() {
         std::thread::yield_now();
+    }
+
+    fn lock_acquired(rank: Rank) {
+        if let Some(taken) = TAKEN.get(CPU.get() as usize) {
+            let count = &taken.0[rank as usize];
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
     }
 }
 
