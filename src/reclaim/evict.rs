@@ -70,8 +70,9 @@ pub trait Evict: Platform {
     /// Removes every mapping of the folio and drops the references they held.
     fn unmap(folio: &Isolated<'_, Self>) -> Unmap;
 
-    /// Makes the contents safe elsewhere: in swap, or in their file. An anonymous folio that was written before and not
-    /// marked dirty since is asked for again: `Done` if the copy still stands.
+    /// Makes the contents safe elsewhere: in swap, or in their file. An anonymous folio that was written out before is asked for again:
+    /// `Done` if the copy still stands. Whether it does, the kernel notes in `unmap`, where it sees the dirty bits: by now the folio
+    /// [counts as clean](crate::FolioView::is_dirty), so that what is written to it from here on marks it again.
     fn write_out(folio: &Isolated<'_, Self>) -> WriteOut;
 
     /// Drops what the kernel itself keeps of the folio: its place in a page cache, private data.

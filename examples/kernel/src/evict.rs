@@ -51,6 +51,7 @@ impl Evict for Port {
             SHOOT_DOWNS.fetch_add(1, Ordering::Relaxed);
             if pte::is_dirty(was) {
                 folio.mark_dirty();
+                drop_copy(folio, word);
             }
             count_mapping(folio, StateChange::Leave);
             true
@@ -67,10 +68,10 @@ impl Evict for Port {
         if !leaving {
             return WriteOut::Done; // its space is gone, or it was written before
         }
-        if word.slot.is_some() && !folio.is_dirty() {
+        if word.slot.is_some() {
             return WriteOut::Done; // the copy still stands
         }
-        let Some(slot) = word.slot.or_else(disk::take) else {
+        let Some(slot) = disk::take() else {
             return WriteOut::Busy;
         };
         let slot_in_word = Word {
@@ -145,6 +146,14 @@ pub fn add(folio: &Folio<'_, Port>, word: Word) {
 pub fn count_mapping(folio: &FolioView<'_, Port>, change: StateChange) {
     if folio.backing() == Backing::File {
         folio.account(PageState::MAPPED, change);
+    }
+}
+
+/// The copy of a page that was written to is worth nothing. That is noted now: when it is to be written out, it counts as clean.
+fn drop_copy(folio: &Isolated<'_, Port>, word: Word) {
+    if let Some(slot) = word.slot {
+        folio.set_word(Word { slot: None, ..word }.bits());
+        disk::free(slot);
     }
 }
 

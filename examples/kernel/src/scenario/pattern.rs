@@ -43,14 +43,29 @@ pub fn write(page: Page, edition: u32, words: Words) {
 pub fn verify(page: Page, edition: u32, words: Words) {
     let at = page.address() as *const u64;
     let seed = seed(page, edition);
-    let wrong = words
-        .each()
+    let mut first = None;
+    let mut wrong = 0;
+    for word in words.each() {
         // SAFETY: as above.
-        .filter(|&word| unsafe { at.add(word as usize).read_volatile() } != value(seed, word))
-        .count();
-    if wrong > 0 {
+        let found = unsafe { at.add(word as usize).read_volatile() };
+        if found != value(seed, word) {
+            wrong += 1;
+            first.get_or_insert((word, found));
+        }
+    }
+    if let Some((word, found)) = first {
         CORRUPT.fetch_add(1, Ordering::Relaxed);
-        crate::console::println!("CPU {}: {page:?}: {wrong} words are wrong", arch::cpu());
+        // Whose it would be, if somebody wrote it at this place of a page.
+        let other = found.wrapping_mul(INVERSE).wrapping_sub(word);
+        crate::console::println!(
+            "CPU {}: {page:?} of edition {edition}: {wrong} words are wrong; word {word} is {found:#x}: of space {}, edition {}, \
+             area {}, page {}",
+            arch::cpu(),
+            other >> 56,
+            other >> 36 & 0xf_ffff,
+            other >> 10 & 3,
+            other >> 12 & 0xff_ffff
+        );
     }
 }
 
@@ -62,11 +77,16 @@ pub fn result() -> Result<(), Failure> {
     }
 }
 
+/// Odd, so that it has an inverse modulo 2^64.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+const INVERSE: u64 = 0xf1de_83e1_9937_733d;
+const _: () = assert!(FACTOR.wrapping_mul(INVERSE) == 1);
+
 fn seed(page: Page, edition: u32) -> u64 {
     let page_of_space = u64::from(page.number) << 2 | page.area as u64;
     u64::from(page.space) << 56 ^ u64::from(edition) << 36 ^ page_of_space << 10
 }
 
 fn value(seed: u64, word: u64) -> u64 {
-    (seed + word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    (seed + word).wrapping_mul(FACTOR)
 }
