@@ -30,8 +30,9 @@ pub struct Costs {
     pub between: u64,
 }
 
-/// The costs used throughout. `hold` and `item` are of the size that `bench -- lru` measures on one CPU (25 ns for the three list
-/// moves of a folio, batches included).
+/// The costs used throughout. `hold` is two of the uncontended locks that `bench -- alloc` measures as `stack_lk` (2 to 10 ns on the
+/// machines in README.md) and a line that is in the cache; `item` is half of what `bench -- lru` measures for a batched move
+/// (16 to 22 ns a folio, of which half is outside the hold).
 pub const COSTS: Costs = Costs {
     line: 50,
     hold: 15,
