@@ -59,7 +59,8 @@ pub enum Scan {
 
 /// A cache of objects that can be freed. Called without any lock of the crate's held.
 pub trait Shrinker: Sync {
-    /// How many objects of the target could be freed.
+    /// How many objects of the target could be freed. One that is out of sight for a moment, in somebody's hands, counts, or is
+    /// [marked](crate::Mm::mark_shrinkable) again when it is back: after [`Count::Empty`] nobody asks until something is marked.
     fn count(&self, target: Target) -> Count;
 
     /// Looks at up to `objects` objects, more than 0, and frees what is not in use.

@@ -33,6 +33,10 @@ pub fn start() -> Result<(), Failure> {
 /// Counts a mapping of a level that was made for a group, and lets the shrinker be asked for it.
 pub fn mapped(level: u32, memcg: MemcgId, pfn: Pfn) {
     MAPPED[level as usize].fetch_add(1, Ordering::Relaxed);
+    shrinkable(memcg, pfn);
+}
+
+fn shrinkable(memcg: MemcgId, pfn: Pfn) {
     let mm = port::mm().expect("started");
     if let (Some(&id), Some(node)) = (ID.get(), mm.allocator().node_of(pfn)) {
         mm.mark_shrinkable(id, memcg, node);
@@ -67,7 +71,7 @@ impl Shrinker for Splitter {
         each_of(target, |space, place, address| {
             let frames = order_at(place.level).frames();
             scanned += frames;
-            if split(space, place, address) {
+            if split(space, target.memcg, place, address) {
                 freed += frames; // for reclaim to take: that counts as progress
             }
             scanned < objects
@@ -122,7 +126,7 @@ fn node_of(pfn: Pfn) -> Option<NodeId> {
 }
 
 /// Replaces a large mapping by a table of 512 smaller ones. Not if reclaim has the folio in hand, or no table is to be had.
-fn split(space: u32, place: Place, address: u64) -> bool {
+fn split(space: u32, memcg: MemcgId, place: Place, address: u64) -> bool {
     let Some(page) = Page::of(space, address) else {
         return false;
     };
@@ -141,6 +145,8 @@ fn split(space: u32, place: Place, address: u64) -> bool {
             let _in_the_entry = folio.into_raw();
             place.entry.store(was, Ordering::Release);
             arch::publish_entry();
+            // Who counted meanwhile found nothing.
+            shrinkable(memcg, pte::pfn(was));
             table::free(table);
             return false;
         }
