@@ -2,13 +2,14 @@
 //!
 //! Owns: [`BootMap`], the region algebra (regions.rs) of usable and reserved memory (map.rs); [`Storage`] and [`Bump`], from which every layer's arrays are carved
 //! (carve.rs, UNSAFE 1, which also holds every access through the direct map); [`Memory`], both together; [`LateMemory`], what comes
-//! later; [`Refused`].
+//! later; [`Refused`]; readers of what firmware says ([`firmware`]).
 //! Invariants: regions are sorted, disjoint and maximal; reserved wins over usable; frame 0 is never free; no byte of storage is given twice.
 //! Lock ranks: none; single-threaded until the instance exists.
 //! Used by: every layer above, at construction.
 
 mod carve;
 mod error;
+pub mod firmware;
 mod map;
 mod memory;
 mod refused;
