@@ -252,7 +252,7 @@ impl LruVec {
 }
 
 impl Moves {
-    fn inherit(&mut self, child: Self) {
+    pub(crate) fn inherit(&mut self, child: Self) {
         self.activated += child.activated;
         self.deactivated += child.deactivated;
         self.rotated += child.rotated;
