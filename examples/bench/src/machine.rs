@@ -82,9 +82,31 @@ static REQUESTS: [Request; Order::COUNT] = {
 pub struct Framekeeper(PageAllocator<Bench>);
 
 impl Framekeeper {
-    /// Bytes of metadata a frame, pagesets included.
-    pub fn metadata_bytes(&self) -> usize {
-        self.0.metadata_bytes()
+    /// Bytes of metadata a frame: without room in the pagesets and without the codes of raw frees; with the codes; with both CPUs'
+    /// pagesets too.
+    pub fn metadata() -> [f64; 3] {
+        [(1, false), (1, true), (4096, true)].map(|(pageset_slots, raw_codes)| {
+            let built = Self::built(&Config {
+                cpus: 2,
+                pageset_slots,
+                raw_codes,
+                ..Config::default()
+            });
+            built.0.metadata_bytes() as f64 / f64::from(FRAMES)
+        })
+    }
+
+    fn built(config: &Config) -> Self {
+        let mut map: BootMap = BootMap::new();
+        map.add(NodeId(0), PhysAddr(4 << 30), u64::from(FRAMES) << 12)
+            .expect("one region fits");
+        let mut storage = Vec::<MaybeUninit<u8>>::with_capacity(4 << 20);
+        storage.resize_with(4 << 20, MaybeUninit::uninit);
+        // SAFETY: the frames are numbers; nobody uses the memory behind them.
+        let memory = unsafe { Memory::claim(&mut map) };
+        let memory = memory.with_storage(Storage::from_static(storage.leak()));
+        let allocator = PageAllocator::new(memory, config);
+        Self(allocator.map_err(Refused::into_error).expect("fits"))
     }
 
     /// Frames given out as bare numbers and taken back, checked: a call is half of such a pair.
@@ -121,20 +143,10 @@ impl Subject for Framekeeper {
     const NAME: &'static str = "framekeeper";
 
     fn new() -> Self {
-        let mut map: BootMap = BootMap::new();
-        map.add(NodeId(0), PhysAddr(4 << 30), u64::from(FRAMES) << 12)
-            .expect("one region fits");
-        let mut storage = Vec::<MaybeUninit<u8>>::with_capacity(4 << 20);
-        storage.resize_with(4 << 20, MaybeUninit::uninit);
-        // SAFETY: the frames are numbers; nobody uses the memory behind them.
-        let memory = unsafe { Memory::claim(&mut map) };
-        let memory = memory.with_storage(Storage::from_static(storage.leak()));
-        let config = Config {
+        Self::built(&Config {
             cpus: 2,
             ..Config::default()
-        };
-        let allocator = PageAllocator::new(memory, &config);
-        Self(allocator.map_err(Refused::into_error).expect("fits"))
+        })
     }
 
     #[inline(always)]
