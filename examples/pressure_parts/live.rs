@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use framekeeper::{ListKind, NodeId, Rank};
 use indicatif::ProgressBar;
-use ratatui::backend::CrosstermBackend;
+use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Stylize;
 use ratatui::text::Line;
@@ -270,9 +270,10 @@ enum Screen {
 impl Screen {
     fn new() -> Self {
         let open = || {
-            let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-            terminal.clear()?;
-            Ok(terminal)
+            // Cleared by the backend: the terminal itself would ask where the cursor is, and wait for an answer.
+            let mut backend = CrosstermBackend::new(io::stdout());
+            backend.clear()?;
+            Terminal::new(backend)
         };
         match io::stdout().is_terminal().then(open) {
             Some(Ok::<_, io::Error>(terminal)) => Self::Terminal(terminal),
