@@ -171,6 +171,8 @@ mod tests {
         };
         assert_eq!(effective(over(80, 80), Unclaimed::Lost), 66);
         assert_eq!(effective(over(80, 40), Unclaimed::Lost), 33);
+        // What is not used claims nothing.
+        assert_eq!(effective(over(20, 80), Unclaimed::Lost), 16);
         let spare = |usage, setting| Claim {
             usage,
             parent_usage: 100,
@@ -181,6 +183,7 @@ mod tests {
         assert_eq!(effective(spare(60, 0), Unclaimed::Shared), 60);
         assert_eq!(effective(spare(40, 20), Unclaimed::Shared), 40);
         assert_eq!(effective(spare(60, 0), Unclaimed::Lost), 0);
+        assert_eq!(effective(spare(30, 70), Unclaimed::Lost), 30);
         let most = Claim {
             usage: u64::MAX,
             parent_usage: u64::MAX,
