@@ -112,8 +112,8 @@ fn deactivated_files_go_to_the_end_that_their_contents_ask_for() {
     mm.drain_lru();
     folios[1].mark_dirty();
     // Clean: to the old end. Dirty: to the new end, and to the old one once it is written.
-    folios[2].deactivate_file();
     folios[1].deactivate_file();
+    folios[2].deactivate_file();
     folios[0].deactivate();
     mm.drain_lru();
     let after = stat(&mm, group);

@@ -405,6 +405,8 @@ fn a_frames_word_and_note_are_empty_whoever_gets_it_next() {
     let first = folio(&mm, MemcgId::ROOT);
     let pfn = first.pfn();
     first.add_to_lru(Backing::File).unwrap();
+    first.set_word(!6);
+    assert_eq!(first.word(), !6, "all 64 bits are the kernel's");
     first.set_word_bits(!0);
     first.mlock();
     drop(first);

@@ -238,6 +238,31 @@ fn an_object_that_comes_between_the_count_and_the_clearing_of_the_bit_is_not_for
     assert_eq!(late.list.count_node(NODE), 0);
 }
 
+#[test]
+fn what_the_second_count_finds_and_nobody_frees_is_asked_for_again() {
+    struct Second(AtomicU64);
+    impl Shrinker for Second {
+        fn count(&self, _: Target) -> Count {
+            match self.0.fetch_add(1, Ordering::Relaxed) {
+                0 => Count::Empty, // before the clear
+                _ => Count::Objects(1),
+            }
+        }
+        fn scan(&self, _: Target, _: u64) -> Scan {
+            Scan::Stop
+        }
+    }
+    let mm = machine();
+    let second: &Second = Box::leak(Box::new(Second(AtomicU64::new(0))));
+    let id = register(mm, second);
+    let group = mm.create_memcg(MemcgId::ROOT).unwrap();
+    mm.mark_shrinkable(id, group, NODE);
+    for counts in [2, 3, 4] {
+        assert_eq!(mm.shrink_objects(group, NODE, 0), Ok(0));
+        assert_eq!(second.0.load(Ordering::Relaxed), counts);
+    }
+}
+
 /// B2: the bit was set on the dead group that was named, and its objects were never shrunk.
 #[test]
 fn objects_inherited_from_a_dead_group_are_found_through_the_parents_bit() {
